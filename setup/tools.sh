@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The small programs that the client, the sandboxes and the demo image need: found on the PATH, or installed with apt.
+# Invariant: a program that is already there is never touched; without apt or root the missing ones are named with the remedy.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+
+# program=Debian package
+tools=(jq=jq curl=curl git=git ps=procps setsid=util-linux mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap
+  squashfuse=squashfuse fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
+
+missing=()
+for tool in "${tools[@]}"; do
+  command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+remedy="as root: apt-get update && apt-get install -y ${missing[*]}   (then run this again)"
+command -v apt-get >/dev/null || stop "these programs' packages are missing: ${missing[*]}, and there is no apt-get to install them" "install them with this system's package manager, then run this again"
+[ "$(id -u)" -eq 0 ] || stop "these packages are missing: ${missing[*]}, and only root can install them" "$remedy"
+
+say "installing ${missing[*]}"
+log=$(mktemp)
+export DEBIAN_FRONTEND=noninteractive
+logged "$log" apt-get -q update || stop "apt cannot read its package lists (is the network there?)" "$remedy"
+logged "$log" apt-get -qy -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" || stop "apt cannot install ${missing[*]}" "$remedy"
+rm -f "$log"
