@@ -1,0 +1,81 @@
+"""The trainer's command line: `python -m trainer run|check FILE [key=value ...]`.
+
+Invariant: whatever is wrong with a configuration is said here, before anything heavy is imported or started.
+Exit codes: 0 done, 2 the configuration or the machine is not fit for it, 1 the run failed, 128 + N ended by signal N.
+"""
+
+import argparse
+import sys
+import textwrap
+from pathlib import Path
+
+from pydantic_core import PydanticUndefined
+
+from client.errors import ConfigError, StackError
+from trainer.config import Config, keys
+from trainer.config_checks import missing_here, require_here
+from trainer.config_file import load
+from trainer.interrupts import Interrupted, Interrupts
+
+
+def main(arguments: list[str]) -> int:
+    with Interrupts() as interrupts:
+        try:
+            options = _parser().parse_args(arguments)
+            config = load(options.file, options.overrides)
+            if options.command == "check":
+                _check(options.file, config)
+            else:
+                require_here(config)
+                from trainer.launch import run  # torch and transformers are only loaded for a run that can start
+
+                run(config, interrupts)
+        except ConfigError as error:
+            return _fail(error, 2)
+        except StackError as error:
+            return _fail(error, 1)
+        except Interrupted:
+            pass
+        return interrupts.exit_code or 0
+
+
+def _check(file: Path, config: Config) -> None:
+    print(f"{file}: valid")
+    for problem in missing_here(config):
+        print(f"  not on this machine: {problem}")
+
+
+def _fail(error: StackError, exit_code: int) -> int:
+    print(f"{error.boundary} error ({error.code}): {error}", file=sys.stderr, flush=True)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer",
+        description="Trains a model with reinforcement learning on software-engineering tasks.",
+        epilog=_all_keys(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "command",
+        choices=["run", "check"],
+        help="run: train. check: validate FILE and the overrides; what this machine lacks is listed, but is no error.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the run's TOML file, for instance scripts/runs/quickstart.toml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="replaces one key of FILE, for instance train.steps=2")
+    return parser
+
+
+def _all_keys() -> str:
+    lines = ["keys of FILE (units stand in the names; paths are relative to the folder the command runs in):"]
+    for key, field in keys():
+        default = field.get_default(call_default_factory=True)
+        shown = "required" if default is PydanticUndefined else "none" if default is None else f"default {default}"
+        lines.append(f"  {key}  ({shown})")
+        lines += textwrap.wrap(field.description, 110, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""One client process a session: spawned cheaply into a process group of its own, ended whole, reaped, its files removed.
+
+Invariant: after `close()` nothing of it is left: no process of its group, no zombie, no file. SIGTERM to a client means
+that its session is discarded; the same signal comes from the kernel when the trainer itself dies.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One attempt at one sample. `session_id` is also its key at the gateway, so it is not to be guessed."""
+
+    session_id: str
+    group_id: str
+    mode: str  # "train" | "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientExit:
+    """How a client ended. `exit_code` is negative for a signal; `output` is its output JSON, None where it wrote none
+    or nothing readable; `log` is the end of what it printed."""
+
+    exit_code: int
+    output: dict | None
+    log: str
+
+
+class ClientProcess:
+    """A running client. `fileno()` turns readable when it has ended, so that one selector waits for hundreds of them."""
+
+    def __init__(self, session: Session, command: str, base_url: str, io_root: Path, env: Mapping[str, str]):
+        """Start `command` as `/bin/bash -lc command`. Files go to a new folder in `io_root`. Raises OSError."""
+        self.session = session
+        self._io_dir = io_root / session.session_id
+        self._io_dir.mkdir(mode=0o700)
+        self._pidfd = -1
+        try:
+            self._start(command, base_url, env)
+        except BaseException:
+            shutil.rmtree(self._io_dir, ignore_errors=True)
+            raise
+
+    def _start(self, command: str, base_url: str, env: Mapping[str, str]) -> None:
+        input_json = self._io_dir / "input.json"
+        input_json.write_text(json.dumps({"messages": [], "metadata": {"session_id": self.session.session_id}}))
+        with open(self._io_dir / "client.log", "wb") as log:
+            # setpriv execs bash, so this stays one process; it asks the kernel for SIGTERM when the trainer is gone.
+            # Python's own way (preexec_fn) would copy the page tables of a trainer that holds gigabytes.
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", "/bin/bash", "-lc", command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={
+                    **env,
+                    "RELAX_INPUT_JSON": str(input_json),
+                    "RELAX_OUTPUT_JSON": str(self._io_dir / "output.json"),
+                    "RELAX_SESSION_IO_DIR": str(self._io_dir),
+                    "RELAX_BASE_URL": base_url,
+                    "RELAX_SESSION_ID": self.session.session_id,
+                    "RELAX_ROLLOUT_MODE": self.session.mode,
+                    "RELAX_GROUP_ID": self.session.group_id,
+                },
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def terminate(self) -> None:
+        """Ask the client and its children to discard the session."""
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, signum: int) -> None:
+        try:
+            os.killpg(self._process.pid, signum)
+        except ProcessLookupError:
+            pass  # the group is empty; the leader, if unreaped, keeps its number from being given to anyone else
+
+    def close(self) -> ClientExit:
+        """End what is left of the group, reap it, read its output, remove its files. Call it once, and last."""
+        self.kill()  # before reaping: until then the group's number is certainly still ours
+        exit_code = self._process.wait()
+        os.close(self._pidfd)
+        output, log = self._read_output(), self._read_log()
+        shutil.rmtree(self._io_dir, ignore_errors=True)
+        return ClientExit(exit_code, output, log)
+
+    def _read_output(self) -> dict | None:
+        try:
+            output = json.loads((self._io_dir / "output.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return output if isinstance(output, dict) else None
+
+    def _read_log(self) -> str:
+        try:
+            return (self._io_dir / "client.log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            return ""
