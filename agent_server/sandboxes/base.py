@@ -1,0 +1,31 @@
+"""The seam between a session and the place where its commands run.
+
+Invariant: a command that fails or runs too long is a result; only a sandbox that is broken raises.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """`output`: stdout and stderr as they were written, undecodable bytes replaced. `limit` names what ended the
+    command early (`time`, `output`), else "". A killed command has `returncode` 137."""
+
+    output: str
+    returncode: int
+    seconds: float
+    limit: str = ""
+
+
+class Sandbox(Protocol):
+    """One process tree with a file system of its own. Raises SandboxDied when it is gone."""
+
+    def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
+        """Run `command` in a fresh bash; state of earlier commands survives in files and processes only."""
+
+    def write_file(self, path: str, content: str) -> None:
+        """Put text at an absolute path inside, replacing what is there."""
+
+    def close(self) -> None:
+        """End every process of the sandbox and reap it; repeatable."""

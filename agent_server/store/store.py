@@ -1,0 +1,222 @@
+"""All reads and writes of sessions and their events.
+
+Every change of state is one UPDATE whose WHERE clause names the state it starts from, so a cancel, a worker and the
+server may race and exactly one of them wins.
+Invariant: a terminal session never changes again, and only the current attempt writes a result.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent_server.store.schema import migrate
+from client.errors import Cancelled, NotFound, StackError, StorageError
+from client.wire import EXIT_CODES, SessionRequest, SessionView, Status
+
+DATABASE_NAME = "agent_server.sqlite"
+BUSY_TIMEOUT_S = 30.0
+ACTIVE = ("running", "grading")
+
+
+class Fenced(Exception):
+    """This attempt is not (or no longer) the one that may write."""
+
+
+class Store:
+    """One connection, shared by a process's threads under a lock. Raises StorageError when the disk refuses."""
+
+    def __init__(self, work_dir: Path):
+        work_dir.mkdir(parents=True, exist_ok=True)
+        self.path = work_dir / DATABASE_NAME
+        with _disk_errors(self.path):
+            # The records hold the sessions' model keys, so nobody else on the machine may read them.
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None)
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            migrate(self._db)
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction: everything in it happens, or nothing."""
+        with self._lock, _disk_errors(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def read(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Rows of one SELECT."""
+        with self._lock, _disk_errors(self.path):
+            return self._db.execute(query, values).fetchall()
+
+    # --- the API's side -------------------------------------------------------------------------------------------
+
+    def submit(self, request: SessionRequest, lease: Callable[[sqlite3.Connection, SessionRequest], str]) -> tuple[str, Status]:
+        """Queue a session and lease its row in one transaction; the same client id again answers the session it made."""
+        with self.transaction() as db:
+            known = db.execute("SELECT id, status FROM sessions WHERE client_session_id = ?", (request.session_id,)).fetchone()
+            if known:
+                return known["id"], Status(known["status"])
+            task_id = lease(db, request)
+            session_id = uuid.uuid4().hex
+            db.execute(
+                "INSERT INTO sessions (id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, created_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (session_id, request.session_id, request.group_id, request.mode, task_id, request.base_url,
+                 request.api_key, json.dumps(request.metadata), time.time()),
+            )  # fmt: skip
+            _event(db, session_id, "queued", {"task_id": task_id, "group_id": request.group_id, "mode": request.mode})
+        return session_id, Status.QUEUED
+
+    def view(self, session_id: str) -> SessionView:
+        """Raises NotFound."""
+        rows = self.read("SELECT * FROM sessions WHERE id = ?", session_id)
+        if not rows:
+            raise NotFound(f"no session {session_id!r}; it was never created here, or its record has expired")
+        return _view(rows[0])
+
+    def request_cancel(self, session_id: str) -> Status:
+        """Mark the session unwanted. A queued one is cancelled by this; a running one still has to be stopped."""
+        with self.transaction() as db:
+            row = db.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if not row:
+                raise NotFound(f"no session {session_id!r}; it was never created here, or its record has expired")
+            db.execute("UPDATE sessions SET cancel_requested = 1 WHERE id = ?", (session_id,))
+            if row["status"] != Status.QUEUED:
+                return Status(row["status"])
+            _end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled while queued").as_dict())
+        return Status.CANCELLED
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Sessions by mode and status."""
+        found: dict[str, dict[str, int]] = {}
+        for row in self.read("SELECT mode, status, COUNT(*) AS n FROM sessions GROUP BY mode, status"):
+            found.setdefault(row["mode"], {})[row["status"]] = row["n"]
+        return found
+
+    # --- the dispatcher's side ------------------------------------------------------------------------------------
+
+    def queued(self, mode: str, limit: int) -> list[str]:
+        """The first queued sessions of a mode, in order of arrival."""
+        rows = self.read("SELECT id FROM sessions WHERE status = 'queued' AND mode = ? ORDER BY seq LIMIT ?", mode, limit)
+        return [row["id"] for row in rows]
+
+    def active(self) -> list[sqlite3.Row]:
+        """Sessions that hold a slot: admitted and not terminal."""
+        return self.read("SELECT * FROM sessions WHERE status IN ('running', 'grading') ORDER BY seq")
+
+    def admit(self, session_id: str) -> sqlite3.Row | None:
+        """queued -> running as a new attempt; None where a cancel came first."""
+        with self.transaction() as db:
+            changed = db.execute(
+                "UPDATE sessions SET status = 'running', attempt = attempt + 1, started_at = ?, worker_pid = NULL,"
+                " worker_start_ticks = NULL WHERE id = ? AND status = 'queued' AND cancel_requested = 0",
+                (time.time(), session_id),
+            ).rowcount
+            if not changed:
+                return None
+            _event(db, session_id, "admitted", {})
+            return db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+
+    def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
+        """For a session whose worker can no longer speak: cancelled if that was asked for, else failed. False if it is terminal."""
+        with self.transaction() as db:
+            row = db.execute("SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if row is None or row["attempt"] != attempt or row["status"] not in ACTIVE:
+                return False
+            if row["cancel_requested"]:
+                _end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled; its worker was killed").as_dict())
+            else:
+                _end(db, session_id, Status.FAILED, error=error.as_dict())
+        return True
+
+    # --- the worker's side ----------------------------------------------------------------------------------------
+
+    def register_worker(self, session_id: str, attempt: int, pid: int, start_ticks: int) -> None:
+        """A worker's first act. After it a cancel finds the pid; before it, this finds the cancel. Raises Cancelled, Fenced."""
+        with self.transaction() as db:
+            row = db.execute("SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if row is None or row["attempt"] != attempt or row["status"] != Status.RUNNING:
+                raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+            db.execute(
+                "UPDATE sessions SET worker_pid = ?, worker_start_ticks = ? WHERE id = ?", (pid, start_ticks, session_id)
+            )
+        if row["cancel_requested"]:
+            raise Cancelled("cancelled before its worker began")
+
+    def note(self, session_id: str, name: str, **data: Any) -> None:
+        """Append an event to a session's history."""
+        with self.transaction() as db:
+            _event(db, session_id, name, data)
+
+    def begin_grading(self, session_id: str, attempt: int) -> None:
+        """running -> grading. Raises Fenced."""
+        with self.transaction() as db:
+            if not db.execute(
+                "UPDATE sessions SET status = 'grading' WHERE id = ? AND attempt = ? AND status = 'running'", (session_id, attempt)
+            ).rowcount:
+                raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+            _event(db, session_id, "grading", {})
+
+    def finish(self, session_id: str, attempt: int, status: Status, **fields: Any) -> None:
+        """The session's end, written by its worker: once, whole. Raises Fenced when somebody ended it before."""
+        with self.transaction() as db:
+            row = db.execute("SELECT attempt, status FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if row is None or row["attempt"] != attempt or row["status"] not in ACTIVE:
+                raise Fenced(f"session {session_id}: attempt {attempt} has no say any more")
+            _end(db, session_id, status, **fields)
+
+
+def _end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
+    columns = {"status": str(status), "ended_at": time.time()} | {
+        name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
+    }
+    db.execute(f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?", (*columns.values(), session_id))
+    _event(db, session_id, str(status), {"error": fields["error"]} if fields.get("error") else {})
+
+
+def _event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str, Any]) -> None:
+    db.execute("INSERT INTO events (session_id, at, name, data) VALUES (?, ?, ?, ?)", (session_id, time.time(), name, json.dumps(data)))
+
+
+def _view(row: sqlite3.Row) -> SessionView:
+    status = Status(row["status"])
+    return SessionView(
+        session_id=row["id"],
+        client_session_id=row["client_session_id"],
+        status=status,
+        exit_code=EXIT_CODES.get(status),
+        error=json.loads(row["error"]) if row["error"] else None,
+        agent_exit_status=row["agent_exit_status"],
+        submission=row["submission"],
+        reward=row["reward"],
+        n_calls=row["n_calls"],
+        task_id=row["task_id"],
+        grade=json.loads(row["grade"]) if row["grade"] else None,
+        seconds=json.loads(row["seconds"]),
+    )
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as refused:
+        raise StorageError(f"cannot write {path}: {refused}; free space or permissions under the work directory, nothing is lost") from refused

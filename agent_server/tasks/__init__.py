@@ -1,0 +1,1 @@
+"""Task rows and who holds which."""

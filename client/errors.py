@@ -1,0 +1,137 @@
+"""Every failure of the stack, typed, and the one boundary it belongs to.
+
+    StackError
+    ├── ConfigError                 what the user wrote cannot work
+    │   └── SetupError              something the machine needs is missing
+    ├── ClientError                 the caller's request cannot be served
+    │   ├── InvalidRequest          400  a field is missing or wrong
+    │   ├── Unauthorized            401  the token is missing or unknown
+    │   ├── NotFound                404  no such session or task
+    │   └── Conflict                409  the session has ended
+    ├── ServerError                 the agent server failed
+    │   ├── ServerUnreachable       no answer for longer than the outage limit
+    │   ├── WorkerLost              a session's worker ended without a result
+    │   └── StorageError            the work directory cannot be written (disk full, read-only)
+    ├── SandboxError                the sandbox failed, not the command in it
+    │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
+    │   └── SandboxDied
+    ├── AgentError                  the agent program raised
+    ├── ModelError                  the model's side of the conversation failed
+    │   ├── ModelUnreachable        gateway or engine did not answer
+    │   └── ContextLengthExceeded   400  the prompt does not fit the context window
+    ├── GraderError                 tests could not be run or read (never a wrong patch)
+    │   └── GraderTimeout
+    └── Cancelled                   somebody asked for the end; not a fault
+
+Invariant: a failure is attributed where it is raised, by its class, and recorded once. `boundary` is one of
+`config, client, server, sandbox, agent, model, grader, cancel`; `code` is the class's stable name in wire and metrics.
+"""
+
+
+class StackError(Exception):
+    """Base of all typed failures. `str(error)` says the rule, the value and the remedy."""
+
+    boundary = "server"
+    code = "internal"
+    http_status = 500
+
+    def __init__(self, message: str, *, field: str | None = None):
+        super().__init__(message)
+        self.field = field
+
+    def as_dict(self) -> dict[str, str]:
+        """The failure as it goes into records and HTTP answers: `boundary`, `code`, `message` and, if known, `field`."""
+        record = {"boundary": self.boundary, "code": self.code, "message": str(self)}
+        return record | {"field": self.field} if self.field else record
+
+
+class ConfigError(StackError):
+    boundary, code = "config", "config_invalid"
+
+
+class SetupError(ConfigError):
+    code = "setup_incomplete"
+
+
+class ClientError(StackError):
+    boundary, code, http_status = "client", "bad_request", 400
+
+
+class InvalidRequest(ClientError):
+    code = "invalid_request"
+
+
+class Unauthorized(ClientError):
+    code, http_status = "unauthorized", 401
+
+
+class NotFound(ClientError):
+    code, http_status = "not_found", 404
+
+
+class Conflict(ClientError):
+    code, http_status = "conflict", 409
+
+
+class ServerError(StackError):
+    boundary, code = "server", "server_error"
+
+
+class ServerUnreachable(ServerError):
+    code, http_status = "server_unreachable", 503
+
+
+class WorkerLost(ServerError):
+    code = "worker_lost"
+
+
+class StorageError(ServerError):
+    code, http_status = "storage", 507
+
+
+class SandboxError(StackError):
+    boundary, code = "sandbox", "sandbox_error"
+
+
+class ImageMissing(SandboxError):
+    code = "image_missing"
+
+
+class ImageCorrupt(SandboxError):
+    code = "image_corrupt"
+
+
+class SandboxStartFailed(SandboxError):
+    code = "sandbox_start"
+
+
+class SandboxDied(SandboxError):
+    code = "sandbox_died"
+
+
+class AgentError(StackError):
+    boundary, code = "agent", "agent_error"
+
+
+class ModelError(StackError):
+    boundary, code, http_status = "model", "model_error", 502
+
+
+class ModelUnreachable(ModelError):
+    code, http_status = "model_unreachable", 503
+
+
+class ContextLengthExceeded(ModelError):
+    code, http_status = "context_length_exceeded", 400
+
+
+class GraderError(StackError):
+    boundary, code = "grader", "grader_error"
+
+
+class GraderTimeout(GraderError):
+    code = "grader_timeout"
+
+
+class Cancelled(StackError):
+    boundary, code = "cancel", "cancelled"
