@@ -1,0 +1,1 @@
+"""Agents that can work on a session, each behind one adapter."""

@@ -1,0 +1,1 @@
+"""Where commands run: one process tree a sandbox."""

@@ -1,0 +1,84 @@
+"""`python -m agent_server`: check everything, then become gunicorn.
+
+Invariant: what cannot work is said here, before a port is open: settings, rows, images, Apptainer, port.
+"""
+
+import logging
+import os
+import socket
+import sys
+
+from agent_server.agents import mini
+from agent_server.config import Settings, variable
+from agent_server.sandboxes import apptainer
+from agent_server.tasks.catalog import Catalog
+from client.errors import ConfigError, ImageMissing, StackError, StorageError
+
+EXIT_CONFIG = 2
+MISSING_SHOWN = 5
+
+
+def main() -> None:
+    """Exits with 2 and one message when something is wrong; otherwise does not return."""
+    if sys.argv[1:]:
+        sys.exit(f"agent_server takes no arguments, its settings come from the environment:\n{describe()}")
+    try:
+        settings = Settings.from_environment(os.environ)
+        check(settings)
+    except StackError as wrong:
+        print(f"agent_server: {wrong}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    print(f"agent_server: listening on http://{settings.host}:{settings.port}, work directory {settings.work_dir}", file=sys.stderr)
+    config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
+    os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
+
+
+def serve():
+    """What gunicorn calls for the application."""
+    from agent_server.app import create_app
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return create_app(Settings.from_environment(os.environ))
+
+
+def check(settings: Settings) -> None:
+    """Raises the first thing that would keep a session from running."""
+    apptainer.find_apptainer()
+    mini.load_config(settings.agent_config)
+    paths = {name: apptainer.image_path(settings.sif_dir, name) for name in sorted(Catalog(settings.data_path).image_names())}
+    if missing := [name for name, path in paths.items() if not path.exists()]:
+        shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])
+        raise ImageMissing(
+            f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={settings.sif_dir}: {shown}"
+            f"{', ...' if len(missing) > MISSING_SHOWN else ''}; fetch or build them there, or drop the rows"
+        )
+    for path in paths.values():
+        apptainer.check_image(path)
+    try:
+        settings.work_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as refused:
+        raise StorageError(f"AGENT_SERVER_WORK_DIR={settings.work_dir} cannot be made: {refused}") from refused
+    _check_port(settings)
+
+
+def describe() -> str:
+    """Every setting with its variable, default and meaning."""
+    return "\n".join(
+        f"  {variable(name):40} {'(required)' if field.is_required() else field.default!s:10}  {field.description}"
+        for name, field in Settings.model_fields.items()
+    )
+
+
+def _check_port(settings: Settings) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as taken:
+            raise ConfigError(
+                f"cannot listen on {settings.host}:{settings.port}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT", field="port"
+            ) from taken
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The contract's three calls: create, get (with long poll), cancel.
+
+Invariant: a repeated call answers what the first one did.
+"""
+
+import shutil
+
+from flask import Blueprint, Response, current_app, jsonify, request
+
+from client.errors import InvalidRequest, StorageError
+from client.wire import SessionRequest
+
+blueprint = Blueprint("sessions", __name__)
+LONGEST_WAIT_S = 300.0
+FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
+
+
+@blueprint.post("/sessions")
+def create() -> Response:
+    session = SessionRequest.parse(request.get_json(force=True, silent=True))
+    _check_disk()
+    session_id, status = current_app.extensions["store"].submit(session, current_app.extensions["leases"].lease)
+    current_app.extensions["dispatcher"].wake()
+    return jsonify(session_id=session_id, status=status)
+
+
+@blueprint.get("/sessions/<session_id>")
+def get(session_id: str) -> Response:
+    view = current_app.extensions["dispatcher"].wait_terminal(session_id, _wait_s())
+    return jsonify(view.model_dump(mode="json"))
+
+
+@blueprint.post("/sessions/<session_id>/cancel")
+def cancel(session_id: str) -> tuple[str, int]:
+    current_app.extensions["store"].request_cancel(session_id)
+    current_app.extensions["dispatcher"].wake()
+    return "", 204
+
+
+def _wait_s() -> float:
+    text = request.args.get("wait", "0")
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = -1.0
+    if not 0.0 <= wait_s < float("inf"):
+        raise InvalidRequest(f"query 'wait' must be a number of seconds, 0 or more; got {text!r:.80}", field="wait")
+    return min(wait_s, LONGEST_WAIT_S)
+
+
+def _check_disk() -> None:
+    work_dir = current_app.extensions["settings"].work_dir
+    free = shutil.disk_usage(work_dir).free
+    if free < FREE_BYTES_WANTED:
+        raise StorageError(
+            f"{free >> 20} MiB are free under {work_dir}, a new session wants {FREE_BYTES_WANTED >> 20}; free some and ask again"
+        )

@@ -1,0 +1,62 @@
+"""create_app(): the server's parts, wired.
+
+Invariant: wiring only. Building the app starts nothing; `start()` and `stop()` belong to the process that serves it.
+"""
+
+import hmac
+import logging
+
+from flask import Flask, Response, current_app, jsonify, request
+from werkzeug.exceptions import HTTPException
+
+from agent_server.api import ops, sessions, tasks
+from agent_server.config import Settings
+from agent_server.dispatcher import Dispatcher
+from agent_server.executors.local import LocalExecutor
+from agent_server.store.store import Store
+from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.leases import Leases
+from client.errors import StackError, Unauthorized
+
+log = logging.getLogger(__name__)
+BODY_LIMIT_BYTES = 4 * 2**20
+
+
+def create_app(settings: Settings) -> Flask:
+    """The HTTP application. `app.extensions["dispatcher"]` has to be started before sessions run. Raises ConfigError."""
+    app = Flask(__name__)
+    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
+    app.json.sort_keys = False
+    catalog = Catalog(settings.data_path)
+    store = Store(settings.work_dir)
+    dispatcher = Dispatcher(settings, store, catalog, LocalExecutor(settings))
+    app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=Leases(catalog, settings.seed))
+    for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint):
+        app.register_blueprint(blueprint)
+    app.before_request(_check_token)
+    app.register_error_handler(StackError, _stack_error)
+    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(Exception, _unexpected)
+    return app
+
+
+def _check_token() -> None:
+    token = current_app.extensions["settings"].token
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if token and request.blueprint != ops.blueprint.name and not hmac.compare_digest(given.encode(), token.encode()):
+        raise Unauthorized("this server wants `Authorization: Bearer TOKEN`, with its AGENT_SERVER_TOKEN")
+
+
+def _stack_error(error: StackError) -> tuple[Response, int]:
+    return jsonify(error=error.as_dict()), error.http_status
+
+
+def _http_error(error: HTTPException) -> tuple[Response, int]:
+    """Flask's own refusals (no such path, wrong method, body too large) in the shape of ours."""
+    code = (error.name or "error").lower().replace(" ", "_")
+    return jsonify(error={"boundary": "client", "code": code, "message": error.description}), error.code
+
+
+def _unexpected(error: Exception) -> tuple[Response, int]:
+    log.exception("%s %s", request.method, request.path)
+    return jsonify(error=StackError(f"{type(error).__name__}: {error}").as_dict()), 500

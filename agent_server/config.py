@@ -1,0 +1,110 @@
+"""The server's settings: read from the environment once, validated whole, frozen.
+
+Invariant: an unknown AGENT_SERVER_ name is an error, with the nearest known one; times that cannot work together are
+refused before anything starts.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from client.errors import ConfigError
+
+PREFIX = "AGENT_SERVER_"
+DATA_PATH, SIF_DIR = "R2E_DATA_PATH", "R2E_SIF_DIR"  # names that Relax's users have in their scripts
+OF_THE_CLIENT = {f"{PREFIX}URL"}  # may stand in the same environment
+
+
+class Settings(BaseModel):
+    """Field `x` is read from AGENT_SERVER_X, save `data_path` (R2E_DATA_PATH) and `sif_dir` (R2E_SIF_DIR)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_path: Path = Field(description="parquet or JSONL file, or a folder with train.* and eval.*")
+    sif_dir: Path = Field(description="folder with the images that the rows name")
+    work_dir: Path = Field(description="database, scratch files, trajectories and logs")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8600, ge=1, le=65535, description="port to listen on")
+    token: str = Field("", description="bearer token that every call but health must carry; empty: none", repr=False)
+    train_concurrency: int = Field(16, ge=1, description="training sessions that run at once")
+    eval_concurrency: int = Field(16, ge=1, description="evaluation sessions that run at once")
+    agent_config: str = Field("tools", description="`text`, `tools`, or the path of a YAML file")
+    seed: int = Field(0, description="orders the training epochs")
+    session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
+    agent_timeout_s: float = Field(2400.0, gt=0, description="the agent's share of it")
+    grading_timeout_s: float = Field(900.0, gt=0, description="the tests' share of it")
+    sandbox_start_timeout_s: float = Field(60.0, gt=0, description="until a sandbox answers; a session starts two")
+    command_timeout_s: float = Field(60.0, gt=0, description="one command of the agent")
+    model_timeout_s: float = Field(600.0, gt=0, description="one model call")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
+        """Raises ConfigError naming the variable, the rule and the value."""
+        given: dict[str, Any] = {}
+        for name, value in environment.items():
+            if name.startswith(PREFIX) and name not in OF_THE_CLIENT:
+                given[name.removeprefix(PREFIX).lower()] = value
+        for field in ("data_path", "sif_dir"):
+            if field in given:
+                raise ConfigError(f"{variable(field)} is the variable for this, not {PREFIX}{field.upper()}", field=field)
+        given |= {field: environment[variable(field)] for field in ("data_path", "sif_dir") if environment.get(variable(field))}
+        if unknown := [field for field in given if field not in cls.model_fields]:
+            near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1)
+            hint = f"did you mean {variable(near[0])}?" if near else f"known: {', '.join(map(variable, cls.model_fields))}"
+            raise ConfigError(f"{PREFIX}{unknown[0].upper()} is not a setting; {hint}", field=unknown[0])
+        try:
+            settings = cls(**given)
+        except ValidationError as invalid:
+            first = invalid.errors()[0]
+            field = str(first["loc"][0])
+            if first["type"] == "missing":
+                raise ConfigError(f"{variable(field)} must be set: {cls.model_fields[field].description}", field=field) from None
+            raise ConfigError(f"{variable(field)}={given[field]!r}: {first['msg']}", field=field) from None
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Rules between settings, and paths that must exist. Raises ConfigError."""
+        needed_s = self.agent_timeout_s + self.grading_timeout_s + 2 * self.sandbox_start_timeout_s
+        if self.session_timeout_s < needed_s:
+            raise ConfigError(
+                f"AGENT_SERVER_SESSION_TIMEOUT_S={self.session_timeout_s:g} must hold two sandbox starts, the agent and the grading:"
+                f" 2 x {self.sandbox_start_timeout_s:g} + {self.agent_timeout_s:g} + {self.grading_timeout_s:g} = {needed_s:g};"
+                " raise it or lower the others"
+            )
+        if self.command_timeout_s > self.agent_timeout_s:
+            raise ConfigError(
+                f"AGENT_SERVER_COMMAND_TIMEOUT_S={self.command_timeout_s:g} is longer than AGENT_SERVER_AGENT_TIMEOUT_S="
+                f"{self.agent_timeout_s:g}; one command must fit into the agent's time"
+            )
+        for field in ("data_path", "sif_dir"):
+            if not (path := getattr(self, field)).exists():
+                raise ConfigError(f"{variable(field)}={path} does not exist; {type(self).model_fields[field].description}", field=field)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The semaphores: sessions at once, by mode."""
+        return {"train": self.train_concurrency, "eval": self.eval_concurrency}
+
+    @property
+    def scratch_dir(self) -> Path:
+        return self.work_dir / "scratch"
+
+    @property
+    def trajectory_dir(self) -> Path:
+        return self.work_dir / "trajectories"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.work_dir / "logs"
+
+    @property
+    def notify_path(self) -> Path:
+        return self.work_dir / "notify.sock"
+
+
+def variable(field: str) -> str:
+    return {"data_path": DATA_PATH, "sif_dir": SIF_DIR}.get(field, f"{PREFIX}{field.upper()}")

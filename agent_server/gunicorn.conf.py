@@ -1,0 +1,32 @@
+"""gunicorn's settings: one worker process, because one dispatcher decides; threads, because clients long-poll.
+
+Threads are made on demand, so a high ceiling costs nothing until clients wait.
+"""
+
+import os
+
+from agent_server.config import Settings
+
+_settings = Settings.from_environment(os.environ)
+bind = [f"{_settings.host}:{_settings.port}"]
+workers = 1
+worker_class = "gthread"
+threads = 1200
+worker_connections = 2400
+backlog = 2048
+timeout = 0  # a long poll is not a hang
+graceful_timeout = 10
+keepalive = 75
+loglevel = "warning"
+worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+def post_worker_init(worker):
+    """In the serving process: bring the dispatcher up, or end the server with the reason."""
+    worker.app.wsgi().extensions["dispatcher"].start()
+
+
+def worker_exit(_server, worker):
+    """The serving process ends: stop what runs."""
+    if worker.app.callable is not None:
+        worker.app.callable.extensions["dispatcher"].stop()
