@@ -6,7 +6,7 @@ TOML, `trainer.config_checks` says what its keys must be to each other and what 
 
 import os
 from pathlib import Path
-from typing import Annotated, Iterator
+from typing import Annotated, Iterator, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -43,7 +43,6 @@ class Section(BaseModel):
 class Run(Section):
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder in run.dir; a number is added where it exists.")
     dir: FilePath = Field(Path("runs"), description="Where runs leave their files.")
-    seed: int = Field(0, ge=0, description="Seed of the actor's random numbers.")
 
 
 class Model(Section):
@@ -63,6 +62,9 @@ class AgentServer(Section):
     agent_config: str = Field("text", description="Agent configuration: text, tools, or the path of a YAML file.")
     train_concurrency: Count = Field(32, description="Training sessions the server runs at once.")
     eval_concurrency: Count = Field(32, description="Held-out sessions the server runs at once.")
+    seed: int = Field(0, description="Orders the training rows.")
+    command_timeout_s: Seconds = Field(60, description="Longest time of one command of the agent.")
+    sandbox_start_timeout_s: Seconds = Field(60, description="Longest time until a sandbox answers; a session starts two.")
     agent_timeout_s: Seconds = Field(1800, description="Longest time an agent may work on a session.")
     grading_timeout_s: Seconds = Field(900, description="Longest time a submission's tests may run.")
     session_timeout_s: Seconds = Field(3000, description="Longest time of a whole session once admitted: sandbox, agent, grading.")
@@ -72,6 +74,7 @@ class AgentServer(Section):
 class Gateway(Section):
     host: str = Field("127.0.0.1", description="Address the gateway listens on; 0.0.0.0 for agents on other machines.")
     port: Port = Field(8200, description="Port the gateway listens on.")
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({}, description="Arguments of the model's chat template, for instance { enable_thinking = false }.")
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+$", description="How agents reach the gateway; default http://host:port.")
     start_timeout_s: Seconds = Field(60, description="Longest time until the gateway answers.")
 
@@ -84,8 +87,9 @@ class Engine(Section):
     port: Port = Field(8100, description="Port vLLM listens on, on 127.0.0.1.")
     max_model_len: Count = Field(description="Context window in tokens: prompt and answer together.")
     dtype: str = Field("bfloat16", description="Number format of the served weights.")
+    eager: bool = Field(False, description="Do not compile the model: ready sooner, samples slower.")
+    cpu_threads: str | None = Field(None, description="Cores of vLLM's threads on a CPU, such as 0-1; unset, vLLM leaves some idle.")
     args: list[str] = Field([], description="Further arguments of the vLLM server, as on its command line.")
-    env: dict[str, str] = Field({}, description="Further environment variables of the vLLM server.")
     start_timeout_s: Seconds = Field(600, description="Longest time until vLLM answers.")
 
 
@@ -110,6 +114,7 @@ class Eval(Section):
 
 class Actor(Section):
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where training runs: cpu, cuda or cuda:N.")
+    compute_dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="Number format of the forward pass; weights and optimizer are float32.")
     learning_rate: float = Field(1e-6, gt=0, description="Constant learning rate of AdamW.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
@@ -123,6 +128,8 @@ class Algorithm(Section):
 
 class Checkpoint(Section):
     every_steps: int = Field(0, ge=0, description="Write a checkpoint after every so many steps; 0: only at the end.")
+    keep: Count = Field(2, description="Checkpoints that stay; older ones are removed.")
+    resume_from: FilePath | None = Field(None, description="Folder `checkpoints` of an earlier run: the newest in it is continued, up to train.steps.")
 
 
 class Config(Section):

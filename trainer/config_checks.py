@@ -26,11 +26,16 @@ def contradictions(config: Config) -> Iterator[str]:
             f"rollout.client_timeout_s ({rollout.client_timeout_s:g}) must be longer than agent_server.session_timeout_s "
             f"({server.session_timeout_s:g}), or clients give up on sessions that are still running"
         )
-    work_s = server.agent_timeout_s + server.grading_timeout_s
-    if server.session_timeout_s <= work_s:
+    work_s = 2 * server.sandbox_start_timeout_s + server.agent_timeout_s + server.grading_timeout_s
+    if server.session_timeout_s < work_s:
         yield (
-            f"agent_server.session_timeout_s ({server.session_timeout_s:g}) must be longer than agent_timeout_s + "
-            f"grading_timeout_s ({work_s:g}), or sessions end while the agent or the tests still have time"
+            f"agent_server.session_timeout_s ({server.session_timeout_s:g}) must hold two sandbox starts, the agent and the grading: "
+            f"2 x {server.sandbox_start_timeout_s:g} + {server.agent_timeout_s:g} + {server.grading_timeout_s:g} = {work_s:g}"
+        )
+    if server.command_timeout_s > server.agent_timeout_s:
+        yield (
+            f"agent_server.command_timeout_s ({server.command_timeout_s:g}) is longer than agent_server.agent_timeout_s "
+            f"({server.agent_timeout_s:g}), in which all of an agent's commands must fit"
         )
     for size_key, size, limits in (
         ("rollout.group_size", rollout.group_size, {"rollout.max_clients": rollout.max_clients, "agent_server.train_concurrency": server.train_concurrency}),
@@ -67,6 +72,9 @@ def missing_here(config: Config) -> list[str]:
         window = json.loads(model_json.read_bytes()).get("max_position_embeddings")
         if window and window < config.engine.max_model_len:
             problems.append(f"engine.max_model_len ({config.engine.max_model_len}) is more than the model's {window} positions")
+    resume_from = config.checkpoint.resume_from
+    if resume_from and not resume_from.is_dir():
+        problems.append(f"checkpoint.resume_from ({resume_from}) does not exist.{nearest_path(resume_from)}")
     if config.agent_server.url is None:
         for key in ("data_path", "sif_dir"):
             path = getattr(config.agent_server, key)

@@ -63,6 +63,7 @@ class Rollouts:
 
     groups: tuple[Group, ...]
     attempts: tuple[Finished, ...]
+    refills: int
 
     @property
     def samples(self) -> list[Sample]:
@@ -88,6 +89,8 @@ class _Batch:
 
     mode: str
     sampling: Sampling
+    on_progress: Callable[[Progress], None]
+    on_finished: Callable[[Finished], None]
     samples: dict[str, list[Sample]]  # by group id, in order of the groups
     waiting: deque[tuple[str, int]]  # (group id, tries so far)
     total: int
@@ -104,23 +107,28 @@ class RolloutManager:
         settings: ClientSettings,
         gateway: Gateway,
         interrupts: Interrupts,
-        watch: Callable[[], None] = lambda: None,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
-        on_finished: Callable[[Finished], None] = lambda finished: None,
+        watch: Callable[[], None],
     ):
         self._settings = settings
         self._gateway = gateway
         self._interrupts = interrupts
         self._watch = watch
-        self._on_progress = on_progress
-        self._on_finished = on_finished
 
-    def run(self, group_ids: Sequence[str], size: int, mode: str, sampling: Sampling) -> Rollouts:
+    def run(
+        self,
+        group_ids: Sequence[str],
+        size: int,
+        mode: str,
+        sampling: Sampling,
+        on_progress: Callable[[Progress], None],
+        on_finished: Callable[[Finished], None],
+    ) -> Rollouts:
         """Get `size` samples for each group. Sessions start in the order of `group_ids`, a group's together; a refill
-        goes first, since its group is the one waited for. Raises ModelUnreachable when the gateway is gone, and
-        whatever `watch` raises."""
+        goes first, since its group is the one waited for. `on_finished` gets every attempt as it ends, `on_progress`
+        the state twice a second. Raises ModelUnreachable when the gateway is gone, and whatever `watch` raises."""
         waiting = deque((group_id, 0) for group_id in group_ids for _ in range(size))
-        batch = _Batch(mode, sampling, {group_id: [] for group_id in group_ids}, waiting, len(waiting))
+        samples = {group_id: [] for group_id in group_ids}
+        batch = _Batch(mode, sampling, on_progress, on_finished, samples, waiting, len(waiting))
         io_root = Path(tempfile.mkdtemp(prefix="swe-rl-sessions-"))
         try:
             with selectors.DefaultSelector() as selector:
@@ -132,22 +140,22 @@ class RolloutManager:
         finally:
             shutil.rmtree(io_root, ignore_errors=True)
         groups = tuple(Group(group_id, tuple(samples)) for group_id, samples in batch.samples.items())
-        return Rollouts(groups, tuple(batch.attempts))
+        return Rollouts(groups, tuple(batch.attempts), batch.refills)
 
     def _collect(self, batch: _Batch, selector: selectors.BaseSelector, io_root: Path) -> None:
         next_tick = 0.0
         while batch.waiting or batch.running:
             while batch.waiting and len(batch.running) < self._settings.max_clients:
                 self._launch(batch, selector, io_root)
-            for key, _ in selector.select(timeout=TICK_S):
-                with self._interrupts.held():
-                    self._finish(batch, selector, key.fd)
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 self._interrupts.check()
                 self._watch()
                 self._end_overdue(batch)
                 self._report(batch)
+            for key, _ in selector.select(timeout=TICK_S):
+                with self._interrupts.held():
+                    self._finish(batch, selector, key.fd)
         self._report(batch)
 
     def _launch(self, batch: _Batch, selector: selectors.BaseSelector, io_root: Path) -> None:
@@ -174,7 +182,7 @@ class RolloutManager:
         elif running.tries < self._settings.max_tries:
             batch.waiting.appendleft((group_id, running.tries))
             batch.refills += 1
-        self._on_finished(finished)
+        batch.on_finished(finished)
 
     def _end_overdue(self, batch: _Batch) -> None:
         now = time.monotonic()
@@ -194,7 +202,7 @@ class RolloutManager:
             calling += bool(seen.get("n_calls") or seen.get("in_flight"))
         rewards = tuple(sample.reward for samples in batch.samples.values() for sample in samples)
         queued = len(batch.waiting) + len(batch.running) - calling
-        self._on_progress(Progress(queued, calling, len(rewards), batch.total, batch.refills, rewards))
+        batch.on_progress(Progress(queued, calling, len(rewards), batch.total, batch.refills, rewards))
 
     def _discard_all(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         """SIGTERM to every client, time to cancel their sessions, SIGKILL to the rest. Nothing to do after a full run."""

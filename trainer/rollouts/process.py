@@ -11,7 +11,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Callable, Mapping
 
 LOG_TAIL_BYTES = 4000
 
@@ -83,13 +83,13 @@ class ClientProcess:
         self._signal_group(signal.SIGTERM)
 
     def kill(self) -> None:
+        """End it at once, with the children that left its process group while their parents still live."""
+        for pid in _descendants(self._process.pid):
+            _send(os.kill, pid, signal.SIGKILL)
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, signum: int) -> None:
-        try:
-            os.killpg(self._process.pid, signum)
-        except ProcessLookupError:
-            pass  # the group is empty; the leader, if unreaped, keeps its number from being given to anyone else
+        _send(os.killpg, self._process.pid, signum)
 
     def close(self) -> ClientExit:
         """End what is left of the group, reap it, read its output, remove its files. Call it once, and last."""
@@ -112,3 +112,18 @@ class ClientProcess:
             return (self._io_dir / "client.log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
         except OSError:
             return ""
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []  # it ended meanwhile
+    return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:
+    try:
+        kill(pid, signum)
+    except ProcessLookupError:
+        pass  # it ended meanwhile

@@ -1,0 +1,88 @@
+"""A gateway and clients for rollouts: the gateway is faked at its seam, the clients are real processes."""
+
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from trainer.interrupts import Interrupts
+from trainer.records import Segment, Trace
+from trainer.rollouts.manager import ClientSettings, RolloutManager
+
+TRACE = Trace((Segment(-1, False, (1, 2)), Segment(0, True, (3, 4), (-0.1, -0.2), 0, "stop")), n_calls=1)
+REWARDING = """printf '{"reward": %s, "metadata": {"exit_status": "Submitted", "n_calls": 1}}' VALUE >$RELAX_OUTPUT_JSON"""
+
+
+class FakeGateway:
+    """Every session has made one call when it is closed."""
+
+    def __init__(self):
+        self.opened: list[str] = []
+        self.open_now: set[str] = set()
+        self.trace = TRACE
+
+    def open(self, session_id, key, sampling):
+        self.opened.append(session_id)
+        self.open_now.add(session_id)
+
+    def close(self, session_id):
+        self.open_now.remove(session_id)
+        return self.trace
+
+    def status(self):
+        return {session_id: {"n_calls": 1, "in_flight": 0} for session_id in self.open_now}
+
+
+@pytest.fixture
+def gateway():
+    return FakeGateway()
+
+
+@pytest.fixture
+def make_manager(gateway):
+    """A manager of clients that run a given bash command; further keywords are settings."""
+
+    def make(command: str, watch=lambda: None, env=None, interrupts=None, **settings) -> RolloutManager:
+        settings = {"timeout_s": 60, "kill_after_s": 5, "max_clients": 100, "max_tries": 3} | settings
+        env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})}  # HOME: nobody's profile in a test
+        return RolloutManager(ClientSettings(command, "http://gateway", env, **settings), gateway, interrupts or Interrupts(), watch)
+
+    return make
+
+
+@pytest.fixture
+def rewarding():
+    """The bash command of a client that finishes with a given reward."""
+    return lambda reward: REWARDING.replace("VALUE", str(reward))
+
+
+@pytest.fixture
+def word():
+    """Put into the environment of a test's clients, so that leftovers can be found."""
+    return f"word-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def left_alive(word):
+    """Processes that hold `word` in their environment; killed ones get a moment to be gone."""
+
+    def left_alive() -> list[int]:
+        deadline = time.monotonic() + 10
+        while (found := _processes_with(word)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    return left_alive
+
+
+def _processes_with(word: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if word.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it ended meanwhile, or is not ours
+    return found

@@ -1,0 +1,110 @@
+"""From a Config to the parts it describes: constructed here, started elsewhere.
+
+Invariant: nothing here starts a process, opens a port or waits.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Callable, Iterator, Sequence
+
+from client.errors import ModelUnreachable
+from trainer.actors.base import Actor
+from trainer.config import AgentServer, Config
+from trainer.engines.vllm import VllmEngine
+from trainer.rollouts.manager import ClientSettings
+from trainer.services import Service
+
+CLIENT_KILL_AFTER_S = 8.0  # a client that is told to discard its session talks to the server for at most 5 s
+
+
+def ports(config: Config) -> Iterator[tuple[str, str, int]]:
+    """Name, address and port of everything that will listen."""
+    yield "vLLM (engine.port)", "127.0.0.1", config.engine.port
+    yield "the gateway (gateway.port)", config.gateway.host, config.gateway.port
+    if config.agent_server.url is None:
+        yield "the agent server (agent_server.port)", config.agent_server.host, config.agent_server.port
+
+
+def engine(config: Config, model: Path, log: Path) -> VllmEngine:
+    settings = config.engine
+    return VllmEngine(
+        model,
+        settings.port,
+        log,
+        max_model_len=settings.max_model_len,
+        eager=settings.eager,
+        dtype=settings.dtype,
+        cpu_threads=settings.cpu_threads,
+        extra_args=settings.args,
+    )
+
+
+def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
+    settings = config.gateway
+    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model)]
+    command += ["--host", settings.host, "--port", str(settings.port), "--chat-template-kwargs", json.dumps(settings.chat_template_kwargs)]
+    url = control_url(config) + "/healthz"
+    return Service("gateway", command, dict(os.environ, GATEWAY_CONTROL_TOKEN=token), log, url, unreachable=ModelUnreachable)
+
+
+def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
+    env = dict(os.environ, R2E_DATA_PATH=str(settings.data_path), R2E_SIF_DIR=str(settings.sif_dir), AGENT_SERVER_WORK_DIR=str(work_dir))
+    for key in (
+        *("host", "port", "agent_config", "train_concurrency", "eval_concurrency", "seed"),
+        *("command_timeout_s", "sandbox_start_timeout_s", "agent_timeout_s", "grading_timeout_s", "session_timeout_s"),
+    ):
+        env[f"AGENT_SERVER_{key.upper()}"] = str(getattr(settings, key))
+    url = f"http://{_reachable(settings.host)}:{settings.port}"
+    return Service("agent server", [sys.executable, "-m", "agent_server"], env, log, url + "/healthz")
+
+
+def client_settings(config: Config) -> ClientSettings:
+    server, rollout = config.agent_server, config.rollout
+    return ClientSettings(
+        command=rollout.client_command,
+        base_url=config.gateway.url,
+        env=dict(os.environ, AGENT_SERVER_URL=server.url or f"http://{_reachable(server.host)}:{server.port}"),
+        timeout_s=rollout.client_timeout_s,
+        kill_after_s=CLIENT_KILL_AFTER_S,
+        max_clients=rollout.max_clients,
+        max_tries=rollout.max_tries,
+    )
+
+
+def actor(config: Config, model: Path) -> Actor:
+    """The actor with its weights loaded."""
+    import torch  # late: it takes seconds, in which vLLM already starts
+
+    from trainer.actors.torch_actor import TorchActor
+
+    return TorchActor(
+        model,
+        device=config.actor.device,
+        compute_dtype=getattr(torch, config.actor.compute_dtype),
+        learning_rate=config.actor.learning_rate,
+        weight_decay=config.actor.weight_decay,
+        max_grad_norm=config.actor.max_grad_norm,
+        max_microbatch_tokens=config.actor.max_microbatch_tokens,
+        clip_low=config.algorithm.clip_low,
+        clip_high=config.algorithm.clip_high,
+    )
+
+
+def decoder(model: Path) -> Callable[[Sequence[int]], str]:
+    """Token ids to text, for readers of the trajectories."""
+    from transformers import AutoTokenizer  # late, as torch
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return lambda tokens: tokenizer.decode(tokens)
+
+
+def control_url(config: Config) -> str:
+    """Where the trainer itself reaches the gateway."""
+    return f"http://{_reachable(config.gateway.host)}:{config.gateway.port}"
+
+
+def _reachable(host: str) -> str:
+    """The address to connect to for a server that listens on `host`."""
+    return "127.0.0.1" if host == "0.0.0.0" else host
