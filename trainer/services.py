@@ -6,6 +6,7 @@ as long as the service should (the main thread).
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from client.errors import ConfigError, ServerUnreachable, StackError
 KEEPER = Path(__file__).with_name("keeper.py")
 POLL_S = 0.1
 LOG_LINES = 25
+LOG_BYTES = 65536
+_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception): .+")
 # Servers of a run are on this machine or its network: a proxy named in the environment must not come between.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -111,9 +114,12 @@ class Service:
 
     def _log_end(self) -> str:
         with self.log.open("rb") as log:
-            log.seek(max(self._log_start, self.log.stat().st_size - 16384))
-            lines = log.read().decode(errors="replace").splitlines()[-LOG_LINES:]
-        return "\n".join([f" The last lines of {self.log}:", *(f"    {line}" for line in lines)])
+            log.seek(max(self._log_start, self.log.stat().st_size - LOG_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        text = "\n".join([f" The last lines of {self.log}:", *(f"    {line}" for line in lines[-LOG_LINES:])])
+        # A server of many processes reports the cause first and its consequences after.
+        causes = list(dict.fromkeys(found[0] for line in lines[:-LOG_LINES] if (found := _EXCEPTION.search(line))))
+        return text + "".join(f"\n  named earlier in it: {cause}" for cause in causes[:3])
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -1,0 +1,167 @@
+"""vLLM as the engine: its server's life and weights for the loop, its token-level completions for the gateway.
+
+Invariant: token ids in, token ids out, checked: the engine must echo the very prompt it was sent. Logprobs are those of
+the model's own distribution (temperature 1, before top-p), as `--logprobs-mode raw_logprobs` has them.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import requests
+
+from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from trainer.engines.base import Completion, Sampling
+from trainer.engines.vllm_worker import PolicyLoader
+from trainer.services import Service
+
+ROOT = Path(__file__).parents[2]
+CONNECT_TIMEOUT_S = 10.0
+LOAD_TIMEOUT_S = 1800.0  # a large model from a slow disk
+
+
+class VllmEngine:
+    """One vLLM server (an `Engine`). `model`: Hugging Face directory; `log`: file for the server's output.
+
+    `eager` skips compilation: ready far sooner, samples slower. `kv_cache_gib` is the memory for cached keys and values;
+    without it vLLM takes nearly all there is, on a CPU of the machine's own. `cpu_threads` binds OpenMP threads on a CPU
+    ("0-1"); without it vLLM leaves cores idle. `extra_args` go to the server as they are (tensor parallelism, memory share).
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        port: int,
+        log: Path,
+        *,
+        max_model_len: int,
+        eager: bool = False,
+        dtype: str = "bfloat16",
+        kv_cache_gib: float | None = None,
+        cpu_threads: str | None = None,
+        extra_args: Sequence[str] = (),
+    ):
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
+        command += ["--max-model-len", str(max_model_len), "--logprobs-mode", "raw_logprobs"]
+        # vLLM's own defaults, not the model's generation_config: the policy's sampling is the whole truth.
+        command += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
+        command += ["--worker-extension-cls", f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}"]
+        command += ["--enforce-eager"] if eager else []
+        command += ["--kv-cache-memory-bytes", str(int(kv_cache_gib * 2**30))] if kv_cache_gib is not None else []
+        command += extra_args
+        env = dict(os.environ, VLLM_SERVER_DEV_MODE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))  # its workers import PolicyLoader
+        if cpu_threads is not None:
+            env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
+        self._service = Service("vLLM", command, env, log, self.url + "/health", unreachable=ModelUnreachable)
+        self._http = requests.Session()
+        self._http.trust_env = False
+
+    def start(self) -> None:
+        """Start the server and return at once. Raises ConfigError where the port is taken."""
+        self._service.start()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Return when the server answers; raise ModelUnreachable with its log's last lines when it ends or is late."""
+        self._service.wait_ready(timeout_s)
+
+    def check(self) -> None:
+        """Raise ModelUnreachable with the log's last lines if the server has ended."""
+        self._service.check()
+
+    def load_weights(self, directory: Path, version: int) -> None:
+        """Serve the weights in `directory` from now on. Calls in flight are aborted and cached prefixes forgotten.
+
+        Raises ModelError where the engine refuses; it then stays paused, for nothing may be sampled from half a model.
+        """
+        self._post("/pause", params={"mode": "abort"})
+        load = {"method": "load_policy", "kwargs": {"weights_path": str(Path(directory).resolve())}}
+        self._post("/collective_rpc", json=load)
+        if not self._post("/reset_prefix_cache").get("success"):
+            raise ModelError("vLLM did not forget its cached prefixes: they belong to the old weights")
+        self._post("/update_weight_version", json={"new_version": str(version)})
+        self._post("/resume")
+
+    def stop(self) -> None:
+        """End the server and all its processes; repeatable."""
+        self._service.stop()
+
+    def _post(self, path: str, **options) -> dict:
+        try:
+            response = self._http.post(self.url + path, timeout=(CONNECT_TIMEOUT_S, LOAD_TIMEOUT_S), **options)
+        except requests.RequestException as error:
+            self._service.check()
+            raise ModelUnreachable(f"vLLM at {self.url} did not answer POST {path}: {error}") from error
+        if not response.ok:
+            raise ModelError(f"vLLM answered POST {path} with {response.status_code}: {response.text[:2000]}")
+        return response.json() if response.content else {}
+
+
+class VllmGenerator:
+    """A `Generator` on a vLLM server's `/v1/completions`. For one event loop; `close()` it there."""
+
+    def __init__(self, url: str):
+        self.version = 0
+        self._url = url.rstrip("/")
+        self._http: aiohttp.ClientSession | None = None
+        self._max_model_len: int | None = None
+
+    async def generate(self, prompt: list[int], sampling: Sampling) -> Completion:
+        """Sample a continuation of `prompt`. Cancelling closes the connection, upon which vLLM aborts the request."""
+        version = self.version
+        room = await self._context_length() - len(prompt)
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self._max_model_len} tokens, the prompt has {len(prompt)}: "
+                "shorten the conversation"
+            )
+        body = {
+            "prompt": prompt,
+            "max_tokens": min(sampling.max_tokens, room),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": 0,  # of the sampled token only
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,  # spares vLLM the decoding of every token for the logprobs
+        }
+        choice = (await self._request("POST", "/v1/completions", body))["choices"][0]
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise ModelUnreachable(f"vLLM ended the request with {choice['finish_reason']!r} (new weights?): send it again")
+        tokens, logprobs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
+        if choice["prompt_token_ids"] != prompt or len(tokens) != len(logprobs):
+            raise ModelError("vLLM did not see the tokens it was sent, or gave no logprob to one: the trace would be wrong")
+        return Completion(tokens, logprobs, choice["finish_reason"], version)
+
+    async def close(self) -> None:
+        """Close all connections, which aborts what is in flight."""
+        if self._http is not None:
+            await self._http.close()
+
+    async def _context_length(self) -> int:
+        if self._max_model_len is None:
+            self._max_model_len = (await self._request("GET", "/v1/models"))["data"][0]["max_model_len"]
+        return self._max_model_len
+
+    async def _request(self, method: str, path: str, body: dict | None = None) -> dict:
+        if self._http is None:
+            # No limit on connections or on the time of an answer: the session's own limits end a call by cancelling it.
+            self._http = aiohttp.ClientSession(
+                # Kept alive for less long than vLLM keeps it, lest a call meets a connection that is just being closed.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            )
+        try:
+            async with self._http.request(method, self._url + path, json=body) as response:
+                if response.status == 200:
+                    return await response.json()
+                text = (await response.text())[:2000]
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ModelUnreachable(f"vLLM at {self._url} did not answer {method} {path}: {error!r}") from error
+        if response.status >= 500:
+            raise ModelUnreachable(f"vLLM answered {method} {path} with {response.status}: {text}")
+        raise ModelError(f"vLLM refused {method} {path} with {response.status}: {text}")

@@ -1,0 +1,169 @@
+"""OpenAI's chat-completions shapes: a request checked and reduced to what matters, an answer as body or as stream.
+
+Invariant: whatever would change the answer and is not supported is refused by name, never ignored; the sampling
+parameters are the exception, since the policy's own win by design.
+"""
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from client.errors import InvalidRequest
+from trainer.engines.base import Completion
+
+
+# What would change the answer in a way we do not serve: the values that a request may have.
+_SERVED = {
+    "n": (None, 1),
+    "stop": (None, []),
+    "logprobs": (None, False),
+    "tool_choice": (None, "auto"),
+    "response_format": (None, {"type": "text"}),
+}
+
+
+def _text(content: Any) -> Any:
+    """Content parts joined to one text; null is empty."""
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    if len(texts) != len(content) or not all(isinstance(text, str) for text in texts):
+        raise ValueError('only parts of the form {"type": "text", "text": "..."} are supported')
+    return "".join(texts)
+
+
+def _arguments(arguments: Any) -> Any:
+    """A JSON object in a string becomes the object, so that spacing does not matter; other strings stay as they are."""
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+        return parsed if isinstance(parsed, dict) else arguments
+    return arguments
+
+
+class _Function(BaseModel):
+    name: StrictStr
+    arguments: Annotated[dict | StrictStr, BeforeValidator(_arguments)]
+
+
+class _ToolCall(BaseModel):
+    id: StrictStr | None = None
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _Message(BaseModel):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[StrictStr, BeforeValidator(_text)] = ""
+    reasoning_content: StrictStr | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: StrictStr | None = None
+    name: StrictStr | None = None
+
+    def reduced(self) -> dict:
+        """The message as the chat template sees it, without empty fields; `developer` is the newer name of `system`."""
+        role = "system" if self.role == "developer" else self.role
+        fields = self.model_dump(exclude={"role"}, exclude_none=True)
+        return {"role": role} | {name: value for name, value in fields.items() if value or name == "content"}
+
+
+class _Tool(BaseModel):
+    type: Literal["function"]
+    function: dict
+
+
+class _StreamOptions(BaseModel):
+    include_usage: StrictBool = False
+
+
+class _Body(BaseModel):
+    messages: list[_Message] = Field(min_length=1)
+    model: StrictStr | None = None
+    tools: list[_Tool] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    stream: StrictBool | None = None
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """`messages` and `tools` as the chat template takes them; `max_tokens` None: the policy's own limit."""
+
+    messages: list[dict]
+    tools: list[dict] | None
+    max_tokens: int | None
+    stream: bool
+    include_usage: bool
+
+
+def parse_chat_request(body: Any) -> ChatRequest:
+    """Raises InvalidRequest with the field's name where the body is not a chat completion request we can serve."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be a JSON object", field="body")
+    for field, served in _SERVED.items():
+        if body.get(field) not in served:
+            raise InvalidRequest(f"{field}: only {json.dumps(served[1])} is served, not {body[field]!r}: leave it out", field=field)
+    try:
+        parsed = _Body.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{field}: {first['msg']}", field=field) from None
+    limits = [limit for limit in (parsed.max_tokens, parsed.max_completion_tokens) if limit is not None]
+    return ChatRequest(
+        messages=[message.reduced() for message in parsed.messages],
+        tools=body["tools"] if parsed.tools else None,  # the template is given them as they came, unknown keys too
+        max_tokens=min(limits, default=None),
+        stream=bool(parsed.stream),
+        include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
+    )
+
+
+def reduced_answer(message: dict) -> dict:
+    """An answered assistant message in the form that a request's messages are reduced to."""
+    return _Message.model_validate(message).reduced()
+
+
+def completion_body(model: str, message: dict, completion: Completion, n_prompt_tokens: int) -> dict:
+    """The `chat.completion` object for a sampled `message`."""
+    finish_reason = "tool_calls" if message.get("tool_calls") else completion.finish_reason
+    n_sampled = len(completion.tokens)
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": n_prompt_tokens,
+            "completion_tokens": n_sampled,
+            "total_tokens": n_prompt_tokens + n_sampled,
+        },
+    }
+
+
+def stream_chunks(body: dict, include_usage: bool) -> list[dict]:
+    """The same completion as a sequence of `chat.completion.chunk` objects: the message, its end, the usage if asked for."""
+    head = {name: body[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    choice = body["choices"][0]
+    delta = dict(choice["message"])
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+    chunks = [
+        head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        head | {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
+    ]
+    if include_usage:
+        chunks.append(head | {"choices": [], "usage": body["usage"]})
+    return chunks

@@ -1,0 +1,119 @@
+"""Between messages and tokens: prompts through the model's chat template, continuations of sampled turns, answers.
+
+Invariant: a sampled turn is never rendered again. What follows it is the template's own text behind an assistant turn,
+so a conversation grows by appending tokens, even where the template would rewrite earlier turns (drop their thinking).
+"""
+
+import json
+import re
+import secrets
+import uuid
+
+from jinja2 import TemplateError
+
+from client.errors import ConfigError, InvalidRequest
+
+_TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+class Renderer:
+    """Renders for one model. `tokenizer`: a transformers tokenizer with a chat template.
+
+    `end_of_turn` is the token that closes an assistant turn, `stop_token_ids` those at which the engine must stop
+    (end of turn first). `template_kwargs` go to the template (`enable_thinking`).
+    Raises ConfigError where the template does not close an assistant turn with one special token.
+    """
+
+    def __init__(self, tokenizer, template_kwargs: dict | None = None):
+        self._tokenizer = tokenizer
+        self._kwargs = dict(template_kwargs or {})
+        template = tokenizer.get_chat_template()
+        self._thinks = "</think>" in template
+        self._calls_tools = "<tool_call>" in template
+        # Unguessable, so no message can contain it and shift where the continuation begins.
+        self._marker = f"assistant-turn-{secrets.token_hex(8)}"
+        self.end_of_turn = self._find_end_of_turn()
+        eos = tokenizer.eos_token_id
+        self.stop_token_ids = (self.end_of_turn,) + ((eos,) if eos not in (None, self.end_of_turn) else ())
+        self._thinking_is_open = self._text([{"role": "user", "content": "-"}], None).rstrip().endswith("<think>")
+
+    def prompt(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
+        """Tokens of a conversation that begins here, the header of the assistant's turn included."""
+        return self._encode(self._text(messages, tools))
+
+    def continuation(self, sampled: tuple[int, ...], messages: list[dict], tools: list[dict] | None = None) -> list[int]:
+        """Tokens given between an assistant turn `sampled` by the engine and its next one, `messages` (may be empty) between.
+
+        The end of the turn is among them unless the engine sampled it itself (it did not where its limit cut the turn).
+        """
+        tokens = self._encode(self._after_assistant_turn(messages, tools, add_generation_prompt=True))
+        return tokens[1:] if sampled and sampled[-1] == self.end_of_turn else tokens
+
+    def answer(self, sampled: tuple[int, ...], tools: list[dict] | None = None) -> dict:
+        """The assistant message that `sampled` amounts to: content, reasoning apart, tool calls where `tools` were given."""
+        turn = sampled[:-1] if sampled and sampled[-1] in self.stop_token_ids else sampled
+        text = self._tokenizer.decode(turn, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        message = {"role": "assistant", "content": text}
+        if self._thinks:
+            reasoning, message["content"] = self._split_reasoning(text)
+            if reasoning:
+                message["reasoning_content"] = reasoning
+        if tools and (calls := _parse_tool_calls(message["content"])):
+            message["content"] = message["content"].partition("<tool_call>")[0].strip() or None
+            message["tool_calls"] = calls
+        return message
+
+    def _split_reasoning(self, text: str) -> tuple[str, str]:
+        """(reasoning, content). Thinking that was cut off is all reasoning: the agent must not act on it."""
+        head, closed, tail = text.partition("</think>")
+        if not closed and not self._thinking_is_open and not text.lstrip().startswith("<think>"):
+            return "", text
+        return head.strip().removeprefix("<think>").strip("\n"), tail.lstrip("\n")
+
+    def _text(self, messages: list[dict], tools: list[dict] | None, add_generation_prompt: bool = True) -> str:
+        if tools and not self._calls_tools:
+            raise InvalidRequest(
+                "tools: the model's chat template does not render tool calls as <tool_call>; use a text-based agent",
+                field="tools",
+            )
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt, **self._kwargs
+            )
+        except TemplateError as error:
+            raise InvalidRequest(f"messages: the chat template refuses them: {error}", field="messages") from error
+
+    def _after_assistant_turn(self, messages: list[dict], tools: list[dict] | None, add_generation_prompt: bool) -> str:
+        """The template's text behind an assistant's words when `messages` follow it."""
+        stand_in = [{"role": "user", "content": "-"}, {"role": "assistant", "content": self._marker}]
+        return self._text(stand_in + messages, tools, add_generation_prompt).rpartition(self._marker)[2]
+
+    def _find_end_of_turn(self) -> int:
+        tokens = self._encode(self._after_assistant_turn([], None, add_generation_prompt=False))
+        if not tokens or tokens[0] not in self._tokenizer.added_tokens_decoder:
+            raise ConfigError(
+                "the chat template must close an assistant turn with a special token, for the engine to stop there; this "
+                f"one closes it with {self._tokenizer.decode(tokens)!r}: use a model of the ChatML, Qwen or Llama kind"
+            )
+        return tokens[0]
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def _parse_tool_calls(content: str) -> list[dict]:
+    """Hermes-style calls as OpenAI has them; none at all where one of them cannot be read, so that the agent sees the text."""
+    calls = []
+    for found in _TOOL_CALL.finditer(content):
+        try:
+            call = json.loads(found[1])
+            name, arguments = call["name"], call["arguments"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return []
+        if not isinstance(name, str) or not isinstance(arguments, dict | str):
+            return []
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        function = {"name": name, "arguments": arguments}
+        calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
+    return calls
