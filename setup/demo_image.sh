@@ -15,6 +15,7 @@ stamp=$cache/tasks/.made-from
 [ -s "$image" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && exit 0
 
 command -v mmdebstrap >/dev/null && command -v mksquashfs >/dev/null || stop "mmdebstrap or mksquashfs is missing" "bash setup/tools.sh"
+[ "$(id -u)" -eq 0 ] || stop "only root can build the demo image" "run \`bash setup/setup.sh train\` once as root"
 need_space "$cache" 1500 "building the demo image"
 mkdir -p "$cache/images" "$cache/tasks"
 find "$cache" -maxdepth 1 -name 'build.*' -mmin +120 -exec rm -rf {} + # left by a set-up that was killed
@@ -31,6 +32,8 @@ logged "$work.log" mmdebstrap --variant=minbase --include=python3,git,python3-py
 [ -x "$work/root/usr/bin/git" ] || stop "mmdebstrap left an incomplete tree" "run this again"
 
 "$python" -m setup.demo_tasks repository "$work/root/testbed"
+# A .pyc counts as fresh when the source has the same size and second: a one-character fix right after a test run would not be seen.
+printf 'import sys\n\nsys.dont_write_bytecode = True\n' | tee "$work"/root/etc/python3.*/sitecustomize.py >/dev/null
 # One commit with a fixed date: the same tables give the same commit on every machine. Any user may use the repository.
 printf '[safe]\n\tdirectory = *\n[user]\n\tname = demo\n\temail = demo@localhost\n' >"$work/root/etc/gitconfig"
 in_repository() { GIT_CONFIG_SYSTEM="$work/root/etc/gitconfig" GIT_CONFIG_GLOBAL=/dev/null git -C "$work/root/testbed" "$@"; }

@@ -12,13 +12,13 @@ FUNCTIONS = (
             half = width + height
             return half + half
         """),
-    Function("operator", "price * count", "price + count", ("3, 4", "2, 2", "5, 1"), """
-        def payment(price, count):
-            return price * count
+    Function("operator", "item * factor", "item + factor", ("[1, 3], 2", "[], 2", "[2], 2"), """
+        def scale(items, factor):
+            return [item * factor for item in items]
         """),
-    Function("operator", "member and paid", "member or paid", ("True, False", "True, True", "False, False"), """
-        def allowed(member, paid):
-            return member and paid
+    Function("operator", "and paid", "or paid", ("10, True", "20, True", "5, False"), """
+        def allowed(age, paid):
+            return age > 17 and paid
         """),
     Function("comparison", "left > right", "left < right", ("1, 2", "3, 3", "8, 5"), """
         def bigger(left, right):
@@ -82,9 +82,9 @@ FUNCTIONS = (
         def steps(limit):
             return list(range(limit + 1))
         """),
-    Function("off_by_one", "age + 1", "age - 1", ("5", "0", "17"), """
-        def birthday(age):
-            return age + 1
+    Function("off_by_one", "len(items) - 1", "len(items)", ("[4, 5]", "[1, 2, 3]", "['a']"), """
+        def commas(items):
+            return len(items) - 1
         """),
     Function("off_by_one", "-1", "-2", ("[1, 2]", "[3, 3]", "[5, 6, 7]"), """
         def final(items):

@@ -3,9 +3,9 @@
 from setup.demo.function import Function
 
 FUNCTIONS = (
-    Function("operator", "left - right", "left + right", ("5, 2", "4, 0", "1, 3"), """
-        def difference(left, right):
-            return left - right
+    Function("operator", "max(items) - min(items)", "max(items) + min(items)", ("[2, 5]", "[0, 4]", "[9, 3, 6]"), """
+        def gap(items):
+            return max(items) - min(items)
         """),
     Function("operator", "base * height", "base + height", ("2, 3", "2, 0", "1, 5"), """
         def volume(side, height):
@@ -33,8 +33,9 @@ FUNCTIONS = (
             return abs(start - end)
         """),
     Function("operator", "word * times", "word + times", ("'ha', 2", "'no', 0", "'a', 3"), """
-        def repeat(word, times):
-            return word * times
+        def cheer(word, times):
+            text = word * times
+            return text + "!"
         """),
     Function("operator", "income - sum(costs)", "income + sum(costs)", ("10, [2, 3]", "7, []", "5, [5]"), """
         def balance(income, costs):
