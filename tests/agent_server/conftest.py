@@ -1,0 +1,161 @@
+"""A real agent server on the demo image, and a scripted model for its agents to call."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from client.api import AgentServerClient
+from client.wire import SessionRequest, SessionView
+from tests.scripted_model import ScriptedModel, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
+DIFFERENCE = "demo__quickstart.operator__difference"
+FIX = "sed -i 's/left + right/left - right/' difference.py"
+
+
+@dataclass
+class RunningServer:
+    """A server process of our own, its URL and the folder it works in."""
+
+    url: str
+    work_dir: Path
+    process: subprocess.Popen
+    environment: dict[str, str]
+
+    @property
+    def client(self) -> AgentServerClient:
+        return AgentServerClient(self.url, outage_s=10.0)
+
+    def create(self, model: ScriptedModel, script: list, *, key: str = "", task_id: str | None = DIFFERENCE, **fields) -> str:
+        """Queue a session whose model follows `script`; returns the server's id."""
+        key = key or uuid.uuid4().hex
+        model.scripts[key] = script
+        request = {"session_id": key, "group_id": key, "mode": "train", "base_url": model.url, "api_key": key, "task_id": task_id}
+        return self.client.create(SessionRequest(**request | fields))
+
+    def run(self, model: ScriptedModel, script: list, **fields) -> SessionView:
+        return self.client.wait(self.create(model, script, **fields), timeout_s=60)
+
+    def processes(self) -> list[int]:
+        """Every process that works in our folder: the server, its workers, their sandboxes."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and f"AGENT_SERVER_WORK_DIR={self.work_dir}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+        return found
+
+    def sandboxes(self) -> list[int]:
+        return [pid for pid in self.processes() if b"apptainer" in read_or_empty(Path(f"/proc/{pid}/cmdline"))]
+
+
+def read_or_empty(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def eventually(condition, *, within_s: float = 10.0, what: str = "") -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what or condition}"
+        time.sleep(0.02)
+
+
+def launch(work_dir: Path, **settings: str) -> RunningServer:
+    port = settings.setdefault("AGENT_SERVER_PORT", str(free_port()))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))} | {
+        "R2E_DATA_PATH": str(DEMO / "tasks"),
+        "R2E_SIF_DIR": str(DEMO / "images"),
+        "AGENT_SERVER_WORK_DIR": str(work_dir),
+        "AGENT_SERVER_AGENT_CONFIG": "text",
+        "AGENT_SERVER_COMMAND_TIMEOUT_S": "20",
+    } | settings  # fmt: skip
+    with (work_dir.parent / f"{work_dir.name}.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "agent_server"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+    server = RunningServer(f"http://127.0.0.1:{port}", work_dir, process, environment)
+
+    def healthy() -> bool:
+        assert process.poll() is None, (work_dir.parent / f"{work_dir.name}.log").read_text()
+        try:
+            return requests.get(f"{server.url}/healthz", timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+    eventually(healthy, within_s=90.0, what="agent server healthy")
+    return server
+
+
+def shut_down(server: RunningServer) -> None:
+    """Stop it as an operator would, and see that nothing of it is left."""
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(timeout=30)
+    eventually(lambda: not server.processes(), what="all of the server's processes gone")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[RunningServer]:
+    """One server for all tests that do not harm it."""
+    running = launch(tmp_path_factory.mktemp("agents") / "work")
+    yield running
+    shut_down(running)
+
+
+@pytest.fixture
+def own_server(tmp_path) -> Iterator:
+    """A factory of servers for tests that stop, kill or configure theirs."""
+    started: list[RunningServer] = []
+
+    def start(work_dir: Path | None = None, **settings: str) -> RunningServer:
+        started.append(launch(work_dir or tmp_path / "work", **settings))
+        return started[-1]
+
+    yield start
+    for running in started:
+        shut_down(running)
+
+
+@pytest.fixture(scope="session")
+def model() -> Iterator[ScriptedModel]:
+    with serving() as scripted:
+        yield scripted
+
+
+@pytest.fixture(scope="session")
+def demo_image() -> Path:
+    return DEMO / "images" / "demo__quickstart__1.sif"
+
+
+@pytest.fixture(autouse=True)
+def nothing_mounted_behind():
+    """No test may leave a mount or a loop device."""
+
+    def held() -> tuple[set[str], str]:
+        mounts = {line for line in Path("/proc/mounts").read_text().splitlines() if "apptainer" in line or "squashfs" in line}
+        return mounts, subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout if shutil.which("losetup") else ""
+
+    before = held()
+    yield
+    eventually(lambda: held()[0] <= before[0], what="mounts gone")
