@@ -20,8 +20,8 @@ PLAIN_EVERY_S = 15.0
 class Display:
     """Enter it around a run. `phase` and `progress` say where the run is; `say` prints a line that stays."""
 
-    def __init__(self, stream: TextIO = sys.stdout):
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+    def __init__(self, stream: TextIO | None = None):
+        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._live = Live(get_renderable=self._line, console=self._console, refresh_per_second=2, transient=True) if self._console.is_terminal else None
         self._start = self._phase_start = time.monotonic()
         self._phase, self._progress = "starting", None

@@ -37,8 +37,9 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # After a signal the process is about to end, and an impatient second one must not change how.
         for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+            signal.signal(signum, signal.SIG_IGN if self._signum else handler)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         if self._signum is not None:

@@ -1,9 +1,5 @@
 """A gateway and clients for rollouts: the gateway is faked at its seam, the clients are real processes."""
 
-import time
-import uuid
-from pathlib import Path
-
 import pytest
 
 from trainer.interrupts import Interrupts
@@ -55,34 +51,3 @@ def make_manager(gateway):
 def rewarding():
     """The bash command of a client that finishes with a given reward."""
     return lambda reward: REWARDING.replace("VALUE", str(reward))
-
-
-@pytest.fixture
-def word():
-    """Put into the environment of a test's clients, so that leftovers can be found."""
-    return f"word-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def left_alive(word):
-    """Processes that hold `word` in their environment; killed ones get a moment to be gone."""
-
-    def left_alive() -> list[int]:
-        deadline = time.monotonic() + 10
-        while (found := _processes_with(word)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
-    return left_alive
-
-
-def _processes_with(word: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if word.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # it ended meanwhile, or is not ours
-    return found

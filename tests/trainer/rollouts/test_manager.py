@@ -9,7 +9,7 @@ import pytest
 
 from client.errors import ModelUnreachable
 from trainer.engines.base import Sampling
-from trainer.interrupts import Interrupted, Interrupts
+from trainer.interrupts import Interrupted
 
 
 def run(manager, groups=("a", "b"), size=2, mode="train", on_progress=lambda progress: None, on_finished=lambda finished: None):
@@ -66,7 +66,7 @@ def test_progress_tells_queued_from_running(make_manager, gateway, rewarding):
     assert (seen[-1].queued, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4
 
 
-def test_a_signal_discards_every_session(make_manager, gateway, word, tmp_path, left_alive):
+def test_a_signal_discards_every_session(make_manager, gateway, word, tmp_path, left_alive, interrupts):
     """SIGTERM is what clients get, so that each can cancel its session; a second Ctrl-C does not cut that short."""
     discard = f"touch {tmp_path}/$RELAX_SESSION_ID; until [ -e {tmp_path}/second ]; do sleep 0.1; done; exit 143"
     command = f"trap '{discard}' TERM; touch {tmp_path}/ready-$RELAX_SESSION_ID; while :; do sleep 0.1; done"
@@ -83,7 +83,7 @@ def test_a_signal_discards_every_session(make_manager, gateway, word, tmp_path, 
 
     second = threading.Thread(target=again)
     second.start()
-    with pytest.raises(Interrupted), Interrupts() as interrupts:
+    with pytest.raises(Interrupted):
         run(make_manager(command, env={"WORD": word}, interrupts=interrupts), on_progress=on_progress)
     second.join()
     assert interrupts.exit_code == 130

@@ -1,0 +1,55 @@
+"""Signals: raised once, never inside a held block, never lost."""
+
+import os
+import signal
+
+import pytest
+
+from trainer.interrupts import Interrupted
+
+
+def interrupt(signum=signal.SIGINT):
+    os.kill(os.getpid(), signum)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_raised_where_it_comes(interrupts, signum):
+    with pytest.raises(Interrupted, match=signal.Signals(signum).name):
+        interrupt(signum)
+    assert interrupts.exit_code == 128 + signum
+
+
+def test_a_held_block_is_finished_first(interrupts):
+    finished = []
+    with pytest.raises(Interrupted):
+        with interrupts.held():
+            with interrupts.held():
+                interrupt()
+            finished.append("inner")
+    assert finished == ["inner"]
+
+
+def test_later_signals_are_only_noted(interrupts, capsys):
+    with pytest.raises(Interrupted):
+        interrupt()
+    interrupt(signal.SIGTERM)
+    assert interrupts.exit_code == 130 and "stopping already" in capsys.readouterr().err
+
+
+def test_a_swallowed_signal_comes_up_at_the_next_check(interrupts):
+    interrupts.check()
+    try:
+        interrupt()
+    except BaseException:
+        pass
+    with pytest.raises(Interrupted):
+        interrupts.check()
+
+
+def test_an_error_in_a_held_block_stays_the_error(interrupts):
+    with pytest.raises(ValueError):
+        with interrupts.held():
+            interrupt()
+            raise ValueError
+    with pytest.raises(Interrupted):
+        interrupts.check()

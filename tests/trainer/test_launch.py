@@ -1,0 +1,156 @@
+"""A whole run as a process of its own, ended by signals at every stage: nothing is left, the last checkpoint is whole.
+
+Services and clients are real processes. What they would do is faked in the script below, at the seams.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoints import Checkpoints
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = r"""
+import sys, time
+from pathlib import Path
+from trainer import build, launch
+from trainer.__main__ import main
+from trainer.actors.base import StepReport
+from trainer.records import Segment, Trace
+from trainer.services import Service
+
+stage, directory = sys.argv[1], Path(sys.argv[2])
+hold = directory / "hold"
+
+def reach(name):
+    if name == stage:
+        hold.touch()
+        time.sleep(600)
+
+class Engine(Service):
+    url = "http://engine"
+    def load_weights(self, directory, version): reach("load_weights")
+
+def service(name, kind=Service):
+    return kind(name, ["sh", "-c", "sleep 600 & wait"], {"PATH": "/usr/bin:/bin", "WORD": sys.argv[3]}, directory / "log", lambda: reach(name) or True)
+
+class Actor:
+    steps = 0
+    def step(self, groups):
+        self.steps += 1
+        if self.steps == 2: reach("step")
+        return StepReport(0.5, 1.0, 0.1, 0.0, 0.001, 0.01, 8, 16)
+    def save_weights(self, path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "weights").write_text(str(self.steps))
+    def save_state(self, path):
+        path.mkdir()
+        if self.steps == 2: reach("checkpoint")
+
+class Control:
+    def __init__(self, url, token): pass
+    def open(self, *arguments): pass
+    def close(self, session_id): return Trace((Segment(-1, False, (1,)), Segment(0, True, (2,), (-0.1,), 0, "stop")), 1)
+    def status(self): return {}
+    def set_version(self, version): pass
+
+def load_actor(config, model):
+    reach("actor")
+    return Actor()
+
+build.engine = lambda *arguments: service("engine", Engine)
+build.gateway = lambda *arguments: service("gateway")
+build.agent_server = lambda *arguments: service("agent_server")
+build.actor = load_actor
+build.decoder = lambda model: str
+launch.GatewayControl = Control
+sys.exit(main(["run", *sys.argv[4:]]))
+"""
+CLIENT = """
+if [ $RELAX_ROLLOUT_MODE = {stage} ]; then touch {directory}/hold; trap 'exit 143' TERM; while :; do sleep 0.1; done; fi
+mkdir {directory}/$RELAX_GROUP_ID 2>/dev/null && reward=1 || reward=0
+printf '{{"reward": %s, "metadata": {{"n_calls": 1}}}}' $reward >$RELAX_OUTPUT_JSON
+"""
+
+
+@pytest.fixture
+def start(tmp_path, word):
+    """Start a run that stops in `stage` for ever and there makes the file `hold`."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    runs = []
+
+    def start(stage: str) -> subprocess.Popen:
+        overrides = {
+            **{"run.dir": tmp_path / "runs", "model.path": tmp_path / "model", "agent_server.data_path": tmp_path, "agent_server.sif_dir": tmp_path},
+            **{"train.steps": 2, "checkpoint.every_steps": 1, "rollout.groups_per_step": 2, "rollout.group_size": 2, "eval.tasks": 2, "eval.samples": 2},
+            "rollout.client_command": CLIENT.format(stage=stage, directory=tmp_path),
+        }
+        arguments = [stage, tmp_path, word, "scripts/runs/quickstart.toml", *(f"{key}={value}" for key, value in overrides.items())]
+        env = dict(os.environ, WORD=word)
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        runs.append(process)
+        return process
+
+    yield start
+    for process in runs:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def wait_for_hold(run: subprocess.Popen, hold: Path) -> None:
+    while not hold.exists():
+        if run.poll() is not None:
+            pytest.fail(f"the run ended with {run.returncode}: {run.stdout.read().decode()}")
+        time.sleep(0.02)
+
+
+def test_a_run_ends_by_itself_with_nothing_left(start, left_alive, tmp_path):
+    run = start("none")
+    output = run.communicate()[0].decode()
+    assert run.returncode == 0 and "held-out resolved rate: before" in output
+    assert left_alive() == []
+    assert {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()} == {
+        *("config.resolved.toml", "metrics.jsonl", "evaluations.jsonl", "trajectories", "reward.png", "checkpoints"),
+    }
+
+
+@pytest.mark.parametrize("stage", ["agent_server", "actor", "gateway", "engine", "eval", "train", "step", "load_weights", "checkpoint"])
+def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
+    run = start(stage)
+    wait_for_hold(run, tmp_path / "hold")
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    run.send_signal(signal.SIGINT)  # impatience must not leave things behind
+    output = run.communicate()[0].decode()
+    assert run.returncode == 130, output
+    assert "ended by SIGINT" in output and "Traceback" not in output
+    assert left_alive() == []
+    folder = tmp_path / "runs" / "quickstart"
+    assert not (folder / "weights").exists()
+    kept = Checkpoints(folder / "checkpoints").all()
+    assert [checkpoint.step for checkpoint in kept] == ([1] if stage in ("step", "checkpoint") else [])
+    if kept:
+        assert (kept[0].weights / "weights").read_text() == "1"
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(start, left_alive, tmp_path):
+    run = start("train")
+    wait_for_hold(run, tmp_path / "hold")
+    run.send_signal(signal.SIGTERM)
+    run.communicate()
+    assert run.returncode == 143 and left_alive() == []
+
+
+def test_a_killed_run_leaves_no_process(start, left_alive, tmp_path):
+    run = start("train")
+    wait_for_hold(run, tmp_path / "hold")
+    run.kill()
+    run.wait()
+    assert left_alive() == []

@@ -1,0 +1,177 @@
+"""The loop with real client processes; engine, actor and gateway are faked at their seams."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from client.errors import ServerError
+from trainer.actors.base import StepReport
+from trainer.checkpoints import Checkpoints
+from trainer.config_file import load
+from trainer.display import Display
+from trainer.interrupts import Interrupted, Interrupts
+from trainer.logs import RunLog
+from trainer.loop import Loop, Parts
+from trainer.records import Segment, Trace
+from trainer.rollouts.manager import ClientSettings, RolloutManager
+
+QUICKSTART = Path(__file__).parents[2] / "scripts" / "runs" / "quickstart.toml"
+# The reward of a session is 1 for the first client of a group and 0 for the others.
+CLIENT = """
+mkdir {dir}/$RELAX_GROUP_ID-$RELAX_ROLLOUT_MODE 2>/dev/null && reward=1 || reward={other}
+printf '{{"reward": %s, "metadata": {{"exit_status": "Submitted", "n_calls": 1, "task_id": "'$RELAX_GROUP_ID'"}}}}' $reward >$RELAX_OUTPUT_JSON
+"""
+
+
+class Recorder:
+    """Engine, gateway and actor in one: notes what is done to them, in order."""
+
+    def __init__(self):
+        self.done, self.opened, self.sampling, self.on_step = [], [], [], lambda: None
+
+    def load_weights(self, directory, version):
+        self.done.append(("load", (directory / "weights").read_text(), version))
+
+    def set_version(self, version):
+        self.done.append(("version", version))
+
+    def open(self, session_id, key, sampling):
+        assert session_id == key
+        self.opened.append(session_id)
+        self.sampling.append(sampling)
+
+    def close(self, session_id):
+        return Trace((Segment(-1, False, (1,)), Segment(0, True, (2,), (-0.1,), 0, "stop")), 1)
+
+    def status(self):
+        return {}
+
+    def step(self, groups):
+        self.on_step()
+        self.done.append(("step", [[round(weighted.advantage, 3) for weighted in group] for group in groups]))
+        return StepReport(0.5, 1.0, 0.1, 0.0, 0.001, 0.01, 8, 16)
+
+    def save_weights(self, directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "weights").write_text(str(sum(entry[0] == "step" for entry in self.done)))
+
+    def save_state(self, directory):
+        directory.mkdir()
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def make_loop(tmp_path, recorder, capsys):
+    def make(*overrides, other=0, command=None, interrupts=None, done=0) -> tuple[Loop, RunLog]:
+        overrides = ["rollout.groups_per_step=2", "rollout.group_size=2", "eval.tasks=3", "eval.samples=2", "train.steps=2", *overrides]
+        config = load(QUICKSTART, [f"run.dir={tmp_path}/runs", *overrides])
+        interrupts = interrupts or Interrupts()
+        env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+        (tmp_path / "seen").mkdir()
+        command = command or CLIENT.format(dir=tmp_path / "seen", other=other)
+        settings = ClientSettings(command, "http://gateway", env, timeout_s=60, kill_after_s=2, max_clients=8, max_tries=2)
+        log = RunLog(config)
+        parts = Parts(
+            recorder, recorder, recorder, RolloutManager(settings, recorder, interrupts, lambda: None), Checkpoints(log.directory / "checkpoints")
+        )
+        return Loop(config, parts, log, Display(), interrupts, "run-1", log.directory / "weights", done), log
+
+    return make
+
+
+def lines(log, name):
+    return [json.loads(line) for line in (log.directory / name).read_text().splitlines()]
+
+
+def test_a_run_from_the_first_evaluation_to_the_last(make_loop, recorder, capsys):
+    loop, log = make_loop()
+    loop.run()
+    weighted = [[1.0, -1.0], [1.0, -1.0]]
+    assert [(name, *map(sorted_groups, rest)) for name, *rest in recorder.done] == [
+        *(("step", weighted), ("load", "1", 1), ("version", 1)),
+        *(("step", weighted), ("load", "2", 2), ("version", 2)),
+    ]
+    metrics = lines(log, "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert {"rollout", "train", "save_weights", "load_weights"} == set(metrics[0]["seconds"])
+    assert (metrics[0]["reward_mean"], metrics[0]["loss"], metrics[0]["grad_norm"], metrics[0]["logprob_diff_mean"]) == (0.5, 0.5, 1.0, 0.001)
+    assert metrics[1]["weights_version"] == 2 and metrics[1]["n_groups_trained"] == 2
+    evaluations = lines(log, "evaluations.jsonl")
+    assert [(line["step"], line["n_tasks"], line["n_samples"]) for line in evaluations] == [(0, 3, 6), (2, 3, 6)]
+    assert "held-out resolved rate: before 50.0%, after 0.0%" in capsys.readouterr().out
+    assert len((log.directory / "trajectories" / "eval_0000.jsonl").read_text().splitlines()) == 6
+    assert [checkpoint.step for checkpoint in Checkpoints(log.directory / "checkpoints").all()] == [2]
+
+
+def sorted_groups(value):
+    return [sorted(group, reverse=True) for group in value] if isinstance(value, list) else value
+
+
+def test_both_evaluations_are_of_the_same_rows_and_training_groups_are_not(make_loop, recorder):
+    loop, _ = make_loop()
+    loop.run()
+    groups = [session_id.split(".")[0] for session_id in recorder.opened]
+    assert groups[:6] == groups[-6:] and len(set(groups[:6])) == 3
+    assert len(set(groups[6:-6])) == 4 and not set(groups[6:-6]) & set(groups[:6])
+    assert len(set(recorder.opened)) == 20
+    assert {(sampling.temperature, sampling.max_tokens) for sampling in recorder.sampling} == {(1.0, 48)}
+
+
+def test_a_step_without_different_rewards_changes_no_weights(make_loop, recorder, capsys):
+    loop, log = make_loop("train.steps=1", "eval.tasks=0", other=1)
+    loop.run()
+    assert recorder.done == []
+    (line,) = lines(log, "metrics.jsonl")
+    assert (line["n_groups_trained"], line["loss"], line["weights_version"]) == (0, None, 0)
+    assert "weights unchanged" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_is_not_served(make_loop, recorder):
+    loop, log = make_loop("train.steps=1", "eval.tasks=0")
+    recorder.step = lambda groups: StepReport(0.5, float("nan"), 0.1, 0.0, 0.001, 0.01, 8, 16, updated=False)
+    loop.run()
+    assert recorder.done == [] and lines(log, "metrics.jsonl")[0]["weights_version"] == 0
+
+
+def test_a_step_whose_sessions_all_fail_ends_the_run_with_the_reason(make_loop, recorder):
+    loop, log = make_loop("eval.tasks=0", command="echo no such image >&2; exit 1")
+    with pytest.raises(ServerError, match="none of 8 train sessions returned a reward.*no such image"):
+        loop.run()
+    assert recorder.done == []
+    assert len((log.directory / "trajectories" / "train_0001.jsonl").read_text().splitlines()) == 8
+
+
+def test_checkpoints_and_evaluations_come_when_wanted(make_loop):
+    loop, log = make_loop("train.steps=3", "checkpoint.every_steps=1", "eval.every_steps=2")
+    loop.run()
+    assert [checkpoint.step for checkpoint in Checkpoints(log.directory / "checkpoints").all()] == [2, 3]
+    assert [line["step"] for line in lines(log, "evaluations.jsonl")] == [0, 2, 3]
+
+
+def test_a_continued_run_counts_on(make_loop):
+    loop, log = make_loop("train.steps=3", "eval.tasks=0", done=2)
+    loop.run()
+    assert [line["step"] for line in lines(log, "metrics.jsonl")] == [3]
+
+
+def test_a_signal_that_somebody_swallowed_still_ends_the_run(make_loop, recorder, interrupts):
+    loop, log = make_loop("eval.tasks=0", interrupts=interrupts)
+
+    def on_step():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except BaseException:
+            pass
+
+    recorder.on_step = on_step
+    with pytest.raises(Interrupted):
+        loop.run()
+    assert interrupts.exit_code == 143
+    assert [entry[0] for entry in recorder.done] == ["step"]
