@@ -139,7 +139,8 @@ def run(
         raise
     except Exception as raised:
         if _is_context_overflow(raised):
-            return Outcome("ContextWindowExceeded", False, "", agent.n_calls)
+            answered = agent.n_calls - 1  # it counts a call before making it, and the last was refused
+            return Outcome("ContextWindowExceeded", False, "", answered)
         raise _attributed(raised) from raised
     finally:
         seconds["commands"] = environment.seconds
