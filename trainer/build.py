@@ -36,6 +36,7 @@ def engine(config: Config, model: Path, log: Path) -> VllmEngine:
         max_model_len=settings.max_model_len,
         eager=settings.eager,
         dtype=settings.dtype,
+        kv_cache_gib=settings.kv_cache_gib,
         cpu_threads=settings.cpu_threads,
         extra_args=settings.args,
     )

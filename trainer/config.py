@@ -88,6 +88,7 @@ class Engine(Section):
     max_model_len: Count = Field(description="Context window in tokens: prompt and answer together.")
     dtype: str = Field("bfloat16", description="Number format of the served weights.")
     eager: bool = Field(False, description="Do not compile the model: ready sooner, samples slower.")
+    kv_cache_gib: float | None = Field(None, gt=0, description="Memory for cached keys and values; unset, vLLM takes nearly all there is.")
     cpu_threads: str | None = Field(None, description="Cores of vLLM's threads on a CPU, such as 0-1; unset, vLLM leaves some idle.")
     args: list[str] = Field([], description="Further arguments of the vLLM server, as on its command line.")
     start_timeout_s: Seconds = Field(600, description="Longest time until vLLM answers.")
