@@ -7,7 +7,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/say.sh"
 
-work=$(mktemp -d)
+work=$(mktemp -d --tmpdir swe-rl-apptainer.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 log=$work.log
 
@@ -26,12 +26,14 @@ apptainer_works() {
     >"$work/probe.out" 2>&1 </dev/null
 }
 
+said() { sed $'s/\x1b[^m]*m//g' "$work/probe.out" | grep . | tail -n 3 | tr '\n' ' '; } # what it said instead, without colours
+
 remedy="install apptainer 1.2 or later so that \`apptainer exec DIRECTORY /bin/sh\` works (Debian 12 or 13: run \`bash setup/apptainer.sh\` as root with the Debian package mirror reachable; elsewhere: https://apptainer.org/docs/admin/main/installation.html), then run this again"
 apptainer_works && exit 0
 
 found=$(command -v apptainer || true)
 if [ -n "$found" ]; then
-  say "$found is there but cannot run a sandbox: $(tail -n 1 "$work/probe.out" 2>/dev/null)"
+  say "$found is there but cannot run a sandbox: $(said)"
 fi
 [ "$(id -u)" -eq 0 ] || stop "apptainer is missing or does not work, and only root can install it" "$remedy"
 command -v apt-get >/dev/null && [ -r /etc/os-release ] || stop "apptainer is missing or does not work, and this is no Debian system" "$remedy"
@@ -52,11 +54,11 @@ mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Ori
 [ -n "$mirror" ] || stop "apt knows no Debian mirror for $VERSION_CODENAME" "add Debian's $VERSION_CODENAME main to /etc/apt/sources.list, or: $remedy"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 mkdir -p "$work"/apt/{lists,cache,none}/partial
-for suite in unstable trixie; do
+for suite in unstable trixie; do # trixie: the private glibc
   printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite"
 done >"$work/apt/sources.list"
-private_apt() {
-  apt-get -q -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::sourcelist="$work/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+private_apt() { # A frozen mirror (a snapshot) serves an unstable suite that is "expired" by design; its signatures are checked all the same.
+  apt-get -q -o Acquire::Check-Valid-Until=false -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::sourcelist="$work/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
     -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null -o Dir::State::lists="$work/apt/lists" -o Dir::Cache="$work/apt/cache" "$@"
 }
 cd "$work"
@@ -77,8 +79,8 @@ logged "$log" apt-get -qy -o DPkg::Lock::Timeout=300 -o APT::Sandbox::User=root 
 # As root without CAP_SYS_RESOURCE (a container, mostly) apptainer cannot ask for root's full capabilities; it need not.
 sed -i 's/^root default capabilities = .*/root default capabilities = file/' /etc/apptainer/apptainer.conf
 
+rm -f "$log"
 hash -r
-apptainer_works || stop "apptainer is installed ($(command -v apptainer || echo 'not on PATH')) but cannot run a sandbox: $(tail -n 3 "$work/probe.out" | tr '\n' ' ')" \
+apptainer_works || stop "apptainer is installed ($(command -v apptainer || echo 'not on PATH')) but cannot run a sandbox: $(said)" \
   "if another apptainer stands first on the PATH, remove it; in a container, start the container privileged (apptainer needs user or mount namespaces); then run this again"
 say "$(apptainer --version) works"
-rm -f "$log"

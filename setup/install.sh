@@ -35,7 +35,7 @@ for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 /usr/bin/pyt
 done
 if [ -z "$python" ] && [ -z "${PYTHON:-}" ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
   say "installing python3-venv"
-  log=$(mktemp)
+  log=$(mktemp --tmpdir swe-rl-python.XXXXXX)
   logged "$log" apt-get -q update && logged "$log" env DEBIAN_FRONTEND=noninteractive apt-get -qy -o DPkg::Lock::Timeout=300 install --no-install-recommends python3 python3-venv || true
   usable /usr/bin/python3 && python=/usr/bin/python3
 fi

@@ -19,7 +19,7 @@ command -v apt-get >/dev/null || stop "these programs' packages are missing: ${m
 [ "$(id -u)" -eq 0 ] || stop "these packages are missing: ${missing[*]}, and only root can install them" "$remedy"
 
 say "installing ${missing[*]}"
-log=$(mktemp)
+log=$(mktemp --tmpdir swe-rl-tools.XXXXXX)
 export DEBIAN_FRONTEND=noninteractive
 logged "$log" apt-get -q update || stop "apt cannot read its package lists (is the network there?)" "$remedy"
 logged "$log" apt-get -qy -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" || stop "apt cannot install ${missing[*]}" "$remedy"

@@ -60,7 +60,7 @@ def test_an_unreachable_mirror_stops_with_the_log(world: World, failing: str):
     ran = world.run("setup/apptainer.sh")
     assert_stops_with(ran, "cannot go on: ", "with the Debian package mirror reachable")
     assert f"E: {failing} failed: no route to the mirror" in ran.stderr
-    assert not list(world.folder.glob("tmp.*/")), "the private apt state must be gone"
+    assert not list(world.folder.glob("swe-rl-apptainer.*/")), "the private apt state must be gone"
 
 
 def test_an_unknown_system_is_named(world: World, tmp_path: Path):
