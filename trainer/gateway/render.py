@@ -98,6 +98,10 @@ class Renderer:
         return tokens[0]
 
     def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"messages: half a surrogate pair is no character: {error}", field="messages") from None
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 

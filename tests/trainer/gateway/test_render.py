@@ -1,0 +1,114 @@
+"""Prompts, continuations and answers, for a plain template and for one that rewrites earlier turns."""
+
+import json
+
+import pytest
+
+from client.errors import ConfigError, InvalidRequest
+from trainer.gateway.chat import reduced_answer
+from trainer.gateway.render import Renderer
+
+SYSTEM = {"role": "system", "content": "You fix bugs."}
+USER = {"role": "user", "content": "Bug in total.py"}
+OBSERVATION = {"role": "user", "content": "<output>\nüñí 🙂\n</output>"}
+
+
+@pytest.fixture(scope="module")
+def plain(chatml_tokenizer):
+    return Renderer(chatml_tokenizer)
+
+
+@pytest.fixture(scope="module")
+def thinking(thinking_tokenizer):
+    return Renderer(thinking_tokenizer)
+
+
+def sampled(renderer, tokenizer, text, end=True):
+    return (*tokenizer.encode(text), *([renderer.end_of_turn] if end else []))
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_appending_gives_what_the_template_gives(plain, chatml_tokenizer, end):
+    """Also where a limit cut the turn: the end of the turn is then among the given tokens."""
+    turn = sampled(plain, chatml_tokenizer, "```bash\ncat total.py\n```", end)
+    grown = plain.prompt([SYSTEM, USER]) + list(turn) + plain.continuation(turn, [OBSERVATION])
+    whole = plain.prompt([SYSTEM, USER, {"role": "assistant", "content": "```bash\ncat total.py\n```"}, OBSERVATION])
+    assert grown == whole
+    assert plain.end_of_turn == chatml_tokenizer.convert_tokens_to_ids("<|im_end|>") == plain.stop_token_ids[0]
+
+
+def test_a_continuation_carries_no_second_system_prompt(plain, chatml_tokenizer):
+    text = chatml_tokenizer.decode(plain.continuation((plain.end_of_turn,), [OBSERVATION]))
+    assert text == f"\n<|im_start|>user\n{OBSERVATION['content']}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_thinking_stays_where_the_template_would_drop_it(thinking, thinking_tokenizer):
+    turn = sampled(thinking, thinking_tokenizer, "<think>\nmust add\n</think>\n\nUse sed.")
+    answer = reduced_answer(thinking.answer(turn))
+    assert answer == {"role": "assistant", "content": "Use sed.", "reasoning_content": "must add"}
+    grown = thinking_tokenizer.decode(thinking.prompt([USER]) + list(turn) + thinking.continuation(turn, [OBSERVATION]))
+    rerendered = thinking_tokenizer.decode(thinking.prompt([USER, answer, OBSERVATION]))
+    assert "must add" in grown and "must add" not in rerendered
+    assert grown.replace("<think>\nmust add\n</think>\n\n", "") == rerendered
+
+
+def test_tool_results_follow_as_the_template_gathers_them(thinking, thinking_tokenizer, bash_tool):
+    call = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+    turn = sampled(thinking, thinking_tokenizer, f"<think>\nlook\n</think>\n\nLooking.\n{call}")
+    answer = thinking.answer(turn, [bash_tool])
+    assert answer["content"] == "Looking." and answer["reasoning_content"] == "look"
+    (tool_call,) = answer["tool_calls"]
+    assert tool_call["function"]["name"] == "bash" and json.loads(tool_call["function"]["arguments"]) == {"command": "ls"}
+    results = [{"role": "tool", "content": text, "tool_call_id": tool_call["id"]} for text in ("one", "two")]
+    grown = thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
+    assert grown == thinking.prompt([SYSTEM, USER, reduced_answer(answer), *results], [bash_tool])
+
+
+def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):
+    call = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+    two = thinking.answer(sampled(thinking, thinking_tokenizer, call + call), [bash_tool])
+    assert len(two["tool_calls"]) == 2 and len({c["id"] for c in two["tool_calls"]}) == 2 and two["content"] is None
+    without_tools = thinking.answer(sampled(thinking, thinking_tokenizer, call))
+    assert without_tools == {"role": "assistant", "content": call}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["{not json}", '{"name": "bash"}', '{"name": 1, "arguments": {}}', '{"name": "bash", "arguments": [1]}', '["bash"]', "[" * 3000],
+)
+def test_a_call_that_cannot_be_read_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
+    text = f'<tool_call>{bad}</tool_call><tool_call>{{"name": "bash", "arguments": {{}}}}</tool_call>'
+    assert thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool]) == {"role": "assistant", "content": text}
+
+
+def test_thinking_that_was_cut_is_no_content(thinking, thinking_tokenizer, plain, chatml_tokenizer):
+    turn = sampled(thinking, thinking_tokenizer, "<think>\n```bash\nrm -rf /\n```", end=False)
+    assert thinking.answer(turn) == {"role": "assistant", "content": "", "reasoning_content": "```bash\nrm -rf /\n```"}
+    # A model whose template knows no thinking means such words as they stand.
+    turn = sampled(plain, chatml_tokenizer, "<think> is a tag</think>")
+    assert plain.answer(turn)["content"] == "<think> is a tag</think>"
+
+
+def test_template_kwargs_and_a_prompt_that_opens_the_thinking(thinking_tokenizer, chatml_tokenizer):
+    quiet = Renderer(thinking_tokenizer, {"enable_thinking": False})
+    assert thinking_tokenizer.decode(quiet.prompt([USER])).endswith("<think>\n\n</think>\n\n")
+    opened = thinking_tokenizer.__class__(tokenizer_object=thinking_tokenizer.backend_tokenizer, eos_token="<|im_end|>")
+    opened.chat_template = chatml_tokenizer.chat_template.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}{# </think> #}")
+    renderer = Renderer(opened)
+    turn = sampled(renderer, opened, "add\n</think>\n\nUse sed.")
+    assert renderer.answer(turn) == {"role": "assistant", "content": "Use sed.", "reasoning_content": "add"}
+    assert renderer.answer(sampled(renderer, opened, "ad", end=False))["content"] == ""
+
+
+def test_what_a_model_cannot_do_is_said(plain, thinking, bash_tool, chatml_tokenizer):
+    with pytest.raises(InvalidRequest, match="does not render tool calls"):
+        plain.prompt([USER], [bash_tool])
+    strict = chatml_tokenizer.__class__(tokenizer_object=chatml_tokenizer.backend_tokenizer, eos_token="<|im_end|>")
+    strict.chat_template = (
+        "{% if messages[0].content == 'odd' %}{{ raise_exception('no odd messages') }}{% endif %}" + chatml_tokenizer.chat_template
+    )
+    with pytest.raises(InvalidRequest, match="no odd messages"):
+        Renderer(strict).prompt([{"role": "user", "content": "odd"}])
+    strict.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    with pytest.raises(ConfigError, match="special token"):
+        Renderer(strict)
