@@ -5,17 +5,21 @@ Exit codes: 0 done, 2 the configuration or the machine is not fit for it, 1 the 
 """
 
 import argparse
+import errno
 import sys
 import textwrap
 from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from client.errors import ConfigError, StackError
+from client.errors import ConfigError, StackError, StorageError
 from trainer.config import Config, keys
 from trainer.config_checks import missing_here, require_here
 from trainer.config_file import load
 from trainer.interrupts import Interrupted, Interrupts
+
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main(arguments: list[str]) -> int:
@@ -34,6 +38,10 @@ def main(arguments: list[str]) -> int:
             return _fail(error, 2)
         except StackError as error:
             return _fail(error, 1)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            return _fail(StorageError(f"cannot write to the run's folder: {error}; make room there or set run.dir"), 1)
         except Interrupted:
             pass
         return interrupts.exit_code or 0

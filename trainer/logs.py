@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Callable, Sequence
 
+from client.errors import ConfigError
 from trainer.config import Config
 from trainer.config_file import to_toml
 from trainer.records import Segment
@@ -31,7 +32,7 @@ class RunLog:
     """The folder of one run. `decode` turns token ids into text, for readers of the trajectories only."""
 
     def __init__(self, config: Config):
-        """Make a fresh folder: `name`, or `name-2`, `name-3`, ... where it exists. Raises OSError."""
+        """Make a fresh folder: `name`, or `name-2`, `name-3`, ... where it exists. Raises ConfigError."""
         self.directory = _fresh_directory(config.run.dir, config.run.name)
         self.decode: Callable[[Sequence[int]], str] | None = None
         (self.directory / "trajectories").mkdir()
@@ -136,3 +137,5 @@ def _fresh_directory(parent: Path, name: str) -> Path:
             return directory.resolve()
         except FileExistsError:
             number += 1
+        except OSError as error:
+            raise ConfigError(f"run.dir ({parent}) cannot be written to: {error.strerror}; give another folder") from None

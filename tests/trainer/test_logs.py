@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from client.errors import ConfigError
 from trainer.config_file import load
 from trainer.display import Display
 from trainer.logs import RunLog, summary
@@ -33,6 +34,12 @@ def test_every_run_gets_a_folder_of_its_own(make_log):
     assert [log.directory.name for log in logs] == ["quickstart", "quickstart-2", "quickstart-3"]
     config = load(logs[0].directory / "config.resolved.toml", [])
     assert config == load(QUICKSTART, [f"run.dir={config.run.dir}"])
+
+
+def test_a_place_where_no_run_can_be_kept_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"run.dir .{tmp_path}/file. cannot be written to"):
+        RunLog(load(QUICKSTART, [f"run.dir={tmp_path}/file"]))
 
 
 def test_every_session_is_kept_with_its_tokens_the_failed_ones_too(make_log):
