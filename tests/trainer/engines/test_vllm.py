@@ -1,0 +1,286 @@
+"""The real vLLM server on a tiny random Llama, alone and behind the real gateway process."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from trainer.engines.base import Sampling
+from trainer.engines.vllm import VllmGenerator
+from trainer.gateway.control import GatewayControl
+from trainer.services import Service, free_port
+
+ROOT = Path(__file__).parents[3]
+MESSAGES = [{"role": "user", "content": "go"}]
+PROMPT = [1, 40, 50, 60, 70]
+LONG = Sampling(temperature=0.0, max_tokens=2000)  # seconds of sampling; the greedy walk meets no end of turn
+
+
+def with_generator(url, scenario):
+    async def main():
+        generator = VllmGenerator(url)
+        try:
+            return await scenario(generator)
+        finally:
+            await generator.close()
+
+    return asyncio.run(main())
+
+
+def logprobs_of(directory, prompt, tokens):
+    """What transformers says of the same tokens, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+
+
+def mean_difference(directory, prompt, completion) -> float:
+    import torch
+
+    theirs = logprobs_of(directory, prompt, list(completion.tokens))
+    return (theirs - torch.tensor(completion.logprobs)).abs().mean().item()
+
+
+def count(engine, metric: str) -> float:
+    """One of vLLM's own counts, summed over its labels."""
+    with urllib.request.urlopen(engine.url + "/metrics") as response:
+        text = response.read().decode()
+    return sum(float(value) for value in re.findall(rf"^vllm:{metric}\{{.*?\}} (\S+)", text, re.M))
+
+
+def running(engine) -> float:
+    return count(engine, "num_requests_running")
+
+
+@contextmanager
+def aborted(engine):
+    """What happens inside ends with one request that the engine gave up: it neither finishes nor samples on."""
+    finished, tokens = (count(engine, name) for name in ("request_success_total", "generation_tokens_total"))
+    yield
+    wait_until(lambda: running(engine) == 0)
+    assert count(engine, "request_success_total") == finished
+    sampled = count(engine, "generation_tokens_total") - tokens
+    assert 0 < sampled < LONG.max_tokens
+    time.sleep(0.3)
+    assert count(engine, "generation_tokens_total") - tokens == sampled
+
+
+def wait_until(condition, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_and_their_logprobs(vllm_engine, tiny_llama, temperature):
+    """Whatever the temperature and top-p, logprobs are the model's own, of the sampled tokens."""
+    sampling = Sampling(temperature=temperature, top_p=0.9, max_tokens=60)
+    completion = with_generator(vllm_engine.url, lambda g: g.generate(PROMPT, sampling))
+    assert len(completion.tokens) == len(completion.logprobs) == 60 and completion.finish_reason == "length"
+    assert all(logprob <= 0 for logprob in completion.logprobs)
+    assert mean_difference(tiny_llama, PROMPT, completion) < 0.05
+
+
+def test_stop_tokens_end_a_turn_and_are_kept_in_it(vllm_engine, tiny_llama):
+    async def scenario(generator):
+        free = await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30))
+        stop = free.tokens[10]
+        return free, stop, await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,)))
+
+    free, stop, completion = with_generator(vllm_engine.url, scenario)
+    end = free.tokens.index(stop) + 1
+    assert completion.tokens == free.tokens[:end] and completion.finish_reason == "stop"
+    assert len(completion.logprobs) == end
+
+
+def test_the_context_is_a_limit(vllm_engine):
+    async def scenario(generator):
+        with pytest.raises(ContextLengthExceeded, match="maximum context length is 2048 tokens, the prompt has 2048"):
+            await generator.generate([40] * 2048, Sampling())
+        return await generator.generate([40] * 2040, Sampling(max_tokens=100))  # room for 8
+
+    completion = with_generator(vllm_engine.url, scenario)
+    assert len(completion.tokens) <= 8
+
+
+def test_a_refused_request_is_no_unreachable_engine(vllm_engine):
+    with pytest.raises(ModelError) as caught:
+        with_generator(vllm_engine.url, lambda g: g.generate([10**9], Sampling()))
+    assert type(caught.value) is ModelError
+
+
+def test_cancelling_aborts_inside_the_engine(vllm_engine):
+    async def scenario(generator):
+        with aborted(vllm_engine):
+            task = asyncio.create_task(generator.generate(PROMPT, LONG))
+            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            task.cancel()
+            await asyncio.wait({task})
+
+    with_generator(vllm_engine.url, scenario)
+
+
+def test_new_weights_reach_every_layer_and_go_back(vllm_engine, tiny_llama, other_llama):
+    """The embeddings are tied, the weights bf16: both have been traps. A prefix cached under old weights is one more."""
+
+    def sample(version):
+        async def scenario(generator):
+            generator.version = version
+            return await generator.generate(PROMPT * 20, Sampling(max_tokens=60))
+
+        return with_generator(vllm_engine.url, scenario)
+
+    assert mean_difference(tiny_llama, PROMPT * 20, sample(0)) < 0.05
+    try:
+        vllm_engine.load_weights(other_llama, 1)
+        completion = sample(1)
+        assert completion.version == 1
+        assert mean_difference(other_llama, PROMPT * 20, completion) < 0.05
+        assert mean_difference(tiny_llama, PROMPT * 20, completion) > 1
+    finally:
+        vllm_engine.load_weights(tiny_llama, 2)
+    assert mean_difference(tiny_llama, PROMPT * 20, sample(2)) < 0.05
+
+
+def test_loading_weights_aborts_calls_in_flight(vllm_engine, tiny_llama):
+    async def scenario(generator):
+        task = asyncio.create_task(generator.generate(PROMPT, LONG))
+        await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+        await asyncio.to_thread(vllm_engine.load_weights, tiny_llama, 3)
+        with pytest.raises(ModelUnreachable, match="send it again"):
+            await task
+        return await generator.generate(PROMPT, Sampling(max_tokens=5))
+
+    assert len(with_generator(vllm_engine.url, scenario).tokens) == 5
+
+
+def test_an_engine_that_dies_is_unreachable():
+    """Refused, hung up in the middle of the answer, and answered with a server's error."""
+
+    async def main():
+        async def hang_up(_, writer):
+            writer.close()
+
+        async def fail(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\ndead")
+            await writer.drain()
+            writer.close()
+
+        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for answer in (hang_up, fail)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers] + [free_port()]
+        for port in ports:
+            generator = VllmGenerator(f"http://127.0.0.1:{port}")
+            with pytest.raises(ModelUnreachable):
+                await generator.generate(PROMPT, Sampling())
+            await generator.close()
+        for server in servers:
+            server.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def gateway(vllm_engine, tiny_llama, tmp_path_factory):
+    """The gateway's own process before the real engine; (url, control)."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", vllm_engine.url, "--model", str(tiny_llama), "--port", str(port)]
+    env = dict(os.environ, GATEWAY_CONTROL_TOKEN="control", PYTHONPATH=str(ROOT))
+    service = Service("gateway", command, env, tmp_path_factory.mktemp("gateway") / "gateway.log", url + "/healthz")
+    service.start()
+    try:
+        service.wait_ready(60)
+        yield url, GatewayControl(url, "control")
+    finally:
+        service.stop()
+
+
+def chat(url, key, messages, **fields):
+    body = json.dumps({"messages": messages, **fields}).encode()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url + "/v1/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def test_an_episode_leaves_exactly_the_engines_sequence(gateway, tiny_llama, thinking_tokenizer):
+    url, control = gateway
+    control.open("episode", "k1", Sampling(max_tokens=24))
+    messages = list(MESSAGES)
+    for turn in range(3):
+        answer = chat(url, "k1", messages)
+        messages += [answer["choices"][0]["message"], {"role": "user", "content": f"observation {turn}"}]
+    trace = control.close("episode")
+    assert trace.n_calls == 3 and [segment.parent for segment in trace.segments] == [-1, 0, 1, 2, 3, 4]
+    assert answer["usage"]["prompt_tokens"] == sum(len(segment.tokens) for segment in trace.segments[:-1])
+    # What the model itself says of the whole sequence at once agrees turn by turn: nothing was shifted or re-tokenised.
+    prompt: list[int] = []
+    for segment in trace.segments:
+        if segment.sampled:
+            theirs = logprobs_of(tiny_llama, prompt, list(segment.tokens))
+            ours = theirs.new_tensor(segment.logprobs)
+            assert (theirs - ours).abs().mean() < 0.05
+        prompt += segment.tokens
+
+
+def test_closing_a_session_aborts_in_the_engine(gateway, vllm_engine):
+    url, control = gateway
+    control.open("stopped", "k2", LONG)
+
+    async def main():
+        async with aiohttp.ClientSession() as http:
+            headers = {"Authorization": "Bearer k2"}
+            post = asyncio.create_task(http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES}))
+            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            trace = await asyncio.to_thread(control.close, "stopped")
+            response = await post
+            return trace, response.status, (await response.json())["error"]["code"]
+
+    with aborted(vllm_engine):
+        trace, status, code = asyncio.run(main())
+    assert (status, code, trace.n_calls) == (409, "conflict", 0)
+
+
+def test_an_agent_that_dies_aborts_in_the_engine(gateway, vllm_engine):
+    url, control = gateway
+    control.open("left", "k3", LONG)
+
+    async def main():
+        async with aiohttp.ClientSession() as http:
+            headers = {"Authorization": "Bearer k3"}
+            post = asyncio.create_task(http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES}))
+            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            post.cancel()
+            await asyncio.wait({post})
+
+    with aborted(vllm_engine):
+        asyncio.run(main())
+    assert control.status()["left"] == {"n_calls": 0, "in_flight": 0}
+    assert control.close("left").n_calls == 0
+
+
+def test_a_prompt_that_is_too_long_for_the_agent(gateway):
+    url, control = gateway
+    control.open("long", "k4", Sampling(max_tokens=8))
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        chat(url, "k4", [{"role": "user", "content": "long " * 4000}])
+    error = json.load(caught.value)["error"]
+    assert (caught.value.code, error["code"]) == (400, "context_length_exceeded")
+    assert "maximum context length is 2048 tokens" in error["message"]
+    control.close("long")
