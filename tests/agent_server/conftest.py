@@ -4,25 +4,34 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 import requests
 
+from agent_server.sandboxes.processes import look_up
+from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
 from tests.scripted_model import ScriptedModel, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
-DIFFERENCE = "demo__quickstart.operator__difference"
-FIX = "sed -i 's/left + right/left - right/' difference.py"
+ROW = parquet.read_table(DEMO / "tasks" / "train.parquet").to_pylist()[0]  # any row will do; its fix is its bug undone
+TASK, FILE = ROW["instance_id"], ROW["file"]
+TEST_FILE = ROW["FAIL_TO_PASS"][0].split("::")[0]
+GOOD_LINE = next(line[1:] for line in ROW["patch"].splitlines() if line.startswith("-") and not line.startswith("---"))
+FIX = f"git apply -R <<'END'\n{ROW['patch'].rstrip()}\nEND"
+WRONG = f"echo 'raise ValueError' >> {FILE}"
 
 
 @dataclass
@@ -38,7 +47,7 @@ class RunningServer:
     def client(self) -> AgentServerClient:
         return AgentServerClient(self.url, outage_s=10.0)
 
-    def create(self, model: ScriptedModel, script: list, *, key: str = "", task_id: str | None = DIFFERENCE, **fields) -> str:
+    def create(self, model: ScriptedModel, script: list, *, key: str = "", task_id: str | None = TASK, **fields) -> str:
         """Queue a session whose model follows `script`; returns the server's id."""
         key = key or uuid.uuid4().hex
         model.scripts[key] = script
@@ -49,23 +58,34 @@ class RunningServer:
         return self.client.wait(self.create(model, script, **fields), timeout_s=60)
 
     def processes(self) -> list[int]:
-        """Every process that works in our folder: the server, its workers, their sandboxes."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and f"AGENT_SERVER_WORK_DIR={self.work_dir}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-        return found
+        """Every process that works in our folder: the server, its fork server, its workers."""
+        mark = f"AGENT_SERVER_WORK_DIR={self.work_dir}".encode()
+        return [pid for pid in all_pids() if mark in read_or_empty(f"/proc/{pid}/environ").split(b"\0")]
 
-    def sandboxes(self) -> list[int]:
-        return [pid for pid in self.processes() if b"apptainer" in read_or_empty(Path(f"/proc/{pid}/cmdline"))]
+    def worker(self, session_id: str) -> int:
+        """The session's worker, as the store knows it; 0 before there is one."""
+        with closing(sqlite3.connect(self.work_dir / DATABASE_NAME)) as database:
+            return database.execute("SELECT worker_pid FROM sessions WHERE id = ?", (session_id,)).fetchone()[0] or 0
+
+    def session_processes(self, worker: int) -> list[int]:
+        """The worker and everything it started: they share its process group, or sit in a sandbox below it."""
+        return [p.pid for p in map(look_up, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker] if worker else []
 
 
-def read_or_empty(path: Path) -> bytes:
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def group_of(pid: int) -> int:
     try:
-        return path.read_bytes()
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def read_or_empty(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
     except OSError:
         return b""
 
@@ -107,12 +127,15 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
     return server
 
 
-def shut_down(server: RunningServer) -> None:
-    """Stop it as an operator would, and see that nothing of it is left."""
-    if server.process.poll() is None:
-        server.process.send_signal(signal.SIGTERM)
+def shut_down(*servers: RunningServer) -> None:
+    """Stop them as an operator would, and see that nothing of them is left."""
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+    for server in servers:
         server.process.wait(timeout=30)
-    eventually(lambda: not server.processes(), what="all of the server's processes gone")
+    for server in servers:
+        eventually(lambda: not server.processes(), what="all of the server's processes gone")
 
 
 @pytest.fixture(scope="session")
@@ -133,8 +156,7 @@ def own_server(tmp_path) -> Iterator:
         return started[-1]
 
     yield start
-    for running in started:
-        shut_down(running)
+    shut_down(*started)
 
 
 @pytest.fixture(scope="session")

@@ -4,31 +4,29 @@ import json
 
 import pytest
 
-from tests.agent_server.conftest import DIFFERENCE, FIX
+from tests.agent_server.conftest import FILE, FIX, GOOD_LINE, ROW, TASK, TEST_FILE, WRONG, launch, shut_down
 from tests.scripted_model import SUBMIT, Refuse
 
 
 @pytest.fixture(scope="module")
 def tools_server(tmp_path_factory):
-    from tests.agent_server.conftest import launch, shut_down
-
     running = launch(tmp_path_factory.mktemp("tools") / "work", AGENT_SERVER_AGENT_CONFIG="tools")
     yield running
     shut_down(running)
 
 
 def test_a_right_patch_is_rewarded(server, model):
-    view = server.run(model, ["cat difference.py", FIX])
+    view = server.run(model, [f"cat {FILE}", FIX])
     assert (view.status, view.reward, view.exit_code, view.agent_exit_status, view.n_calls) == ("completed", 1.0, 0, "Submitted", 3)
-    assert "-    return left + right\n+    return left - right" in view.submission
+    assert f"+{GOOD_LINE}\n" in view.submission
     assert set(view.grade["tests"].values()) == {"PASSED"}
     assert {"sandbox_start", "agent", "commands", "model", "grading"} <= set(view.seconds)
 
 
 def test_a_wrong_patch_is_not(server, model):
-    view = server.run(model, ["sed -i 's/left + right/right - left/' difference.py"])
+    view = server.run(model, [WRONG])
     assert (view.status, view.reward, view.grade["status"]) == ("completed", 0.0, "graded")
-    assert "FAILED" in view.grade["tests"].values()
+    assert "PASSED" not in view.grade["tests"].values()
 
 
 def test_edits_without_a_submission_are_not_graded(server, model):
@@ -53,19 +51,20 @@ def test_a_patch_that_does_not_apply_scores_zero(server, model):
 
 
 def test_the_agent_cannot_win_by_rewriting_the_tests(server, model):
-    cheat = "mkdir -p tests && printf 'def test_difference_1(): pass\\ndef test_difference_2(): pass\\ndef test_difference_3(): pass\\n' > tests/test_difference.py"
+    tests = "".join(f"def {test.split('::')[1]}(): pass\n" for test in ROW["FAIL_TO_PASS"] + ROW["PASS_TO_PASS"])
+    cheat = f"mkdir -p tests && cat > {TEST_FILE} <<'END'\n{tests}END"
     view = server.run(model, [cheat])
     assert view.reward == 0.0
 
 
 def test_the_fix_is_not_in_the_agents_history(server, model):
     probe = (
-        "git log --all --oneline | wc -l; git reflog | wc -l; ls tests/test_difference.py; "
-        "git cat-file --batch-all-objects --batch-check | grep blob | cut -d' ' -f1 | xargs -n1 git cat-file -p | grep -c 'left - right'"
+        f"git log --all --oneline | wc -l; git reflog | wc -l; ls {TEST_FILE}; "
+        f"git rev-list --objects --all -- {FILE} | wc -l; git show HEAD:{FILE} | grep -cF '{GOOD_LINE}'"
     )
     server.run(model, [probe], key="history")
     seen = model.requests["history"][1]["messages"][-1]["content"]
-    assert "<output>\n1\n1\nls: cannot access 'tests/test_difference.py': No such file or directory\n0\n" in seen, seen
+    assert f"<output>\n1\n1\nls: cannot access '{TEST_FILE}': No such file or directory\n3\n0\n" in seen, seen
 
 
 def test_repeated_format_errors_keep_their_exit_status(server, model):
@@ -96,7 +95,7 @@ def test_an_unreachable_model_is_a_failure(server, model):
 
 
 def test_tool_calls_work_too(tools_server, model):
-    view = tools_server.run(model, ["cat difference.py", FIX], key="tools")
+    view = tools_server.run(model, [f"cat {FILE}", FIX], key="tools")
     assert (view.reward, view.agent_exit_status, view.n_calls) == (1.0, "Submitted", 3)
     assert model.requests["tools"][1]["messages"][-1]["role"] == "tool"
 
@@ -124,4 +123,4 @@ def test_the_trajectory_is_on_disk(server, model):
     view = server.run(model, [FIX])
     trajectory = json.loads((server.work_dir / "trajectories" / f"{view.session_id}.json").read_text())
     assert trajectory["info"]["exit_status"] == "Submitted"
-    assert view.task_id == DIFFERENCE
+    assert view.task_id == TASK

@@ -1,0 +1,79 @@
+"""The store is the truth: servers and workers are killed, and nothing finished is lost, nothing runs twice."""
+
+import os
+import signal
+import time
+
+from tests.agent_server.conftest import FIX, eventually, read_or_empty
+from tests.scripted_model import Hang
+
+
+def kill_server(server) -> None:
+    """gunicorn's processes and the fork server, at once, without a word. Workers are left alone."""
+    os.killpg(server.process.pid, signal.SIGKILL)  # workers have groups of their own
+    server.process.wait()
+
+
+def test_kill_minus_nine_and_restart(own_server, model):
+    server = own_server(AGENT_SERVER_TRAIN_CONCURRENCY="2")
+    finished = server.create(model, [FIX], key="finished")
+    assert server.client.wait(finished, timeout_s=30).reward == 1.0
+    running = server.create(model, [f"{FIX}; sleep 6"], key="running")
+    lost = server.create(model, ["sleep 100"], key="lost")
+    queued = [server.create(model, [FIX], key=f"queued {n}") for n in range(3)]
+    eventually(lambda: {"running", "lost"} <= set(model.requests), what="both at work")
+    kill_server(server)
+    os.killpg(server.worker(lost), signal.SIGKILL)
+
+    again = own_server(server.work_dir, **{n: v for n, v in server.environment.items() if n.startswith("AGENT_SERVER_")})
+    assert again.client.get(finished).reward == 1.0
+    view = again.client.wait(lost, timeout_s=30)
+    assert (view.status, view.error["code"], view.reward) == ("failed", "worker_lost", None)
+    assert again.client.wait(running, timeout_s=30).reward == 1.0
+    assert [again.client.wait(session, timeout_s=60).reward for session in queued] == [1.0] * 3
+    assert len(model.requests["running"]) == 2 and len(model.requests["finished"]) == 2  # nothing ran twice
+    firsts = [model.requests[f"queued {n}"][0]["messages"][1]["content"] for n in range(3)]
+    assert len(firsts) == 3
+
+
+def test_a_killed_worker_is_a_failure_and_leaves_nothing(server, model):
+    session = server.create(model, ["sleep 1000 & sleep 1000"], key="to be killed")
+    eventually(lambda: "to be killed" in model.requests, what="at work")
+    time.sleep(0.2)
+    worker = server.worker(session)
+    assert len(server.session_processes(worker)) > 3
+    os.kill(worker, signal.SIGKILL)
+    view = server.client.wait(session, timeout_s=10)
+    assert (view.status, view.error["boundary"], view.error["code"]) == ("failed", "server", "worker_lost")
+    eventually(lambda: not server.session_processes(worker), within_s=2.0, what="sandbox of the killed worker gone")
+    eventually(lambda: not list((server.work_dir / "scratch").glob(f"{session}*")), what="scratch folder gone")
+
+
+def test_a_killed_sandbox_is_a_failure(server, model):
+    session = server.create(model, ["sleep 1000"], key="sandbox to be killed")
+    eventually(lambda: "sandbox to be killed" in model.requests, what="at work")
+    time.sleep(0.2)
+    worker = server.worker(session)
+    for pid in server.session_processes(worker):
+        if pid != worker:
+            os.kill(pid, signal.SIGKILL)
+    view = server.client.wait(session, timeout_s=10)
+    assert (view.status, view.error["boundary"], view.error["code"]) == ("failed", "sandbox", "sandbox_died")
+
+
+def test_a_dead_fork_server_is_started_again(own_server, model):
+    server = own_server()
+    (fork_server,) = [pid for pid in server.processes() if b"fork_server" in read_or_empty(f"/proc/{pid}/cmdline")]
+    os.kill(fork_server, signal.SIGKILL)
+    assert server.run(model, [FIX]).reward == 1.0
+
+
+def test_stopping_the_server_stops_its_sessions(own_server, model):
+    server = own_server()
+    session = server.create(model, [Hang(60.0)], key="stopped with the server")
+    eventually(lambda: "stopped with the server" in model.requests)
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(timeout=15)
+    eventually(lambda: not server.processes(), what="every process gone")
+    again = own_server(server.work_dir)
+    assert again.client.get(session).status == "cancelled"
