@@ -40,13 +40,12 @@ class Dispatcher:
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def start(self) -> None:
-        """Adopt what an earlier server left running, then begin to dispatch. Raises WorkerLost, StorageError."""
+        """Adopt what an earlier server left running, then begin to dispatch; returns at once. Raises StorageError."""
         for folder in (self._settings.scratch_dir, self._settings.trajectory_dir, self._settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
         self._settings.notify_path.unlink(missing_ok=True)
         self._inbox.bind(str(self._settings.notify_path))
         self._inbox.settimeout(LOOK_AGAIN_S)
-        self._executor.start()
         self._adopt()
         self._thread.start()
 
@@ -93,6 +92,7 @@ class Dispatcher:
     def _loop(self) -> None:
         while not self._stopping.is_set():
             try:
+                self._executor.start()
                 self._reconcile()
             except StackError as failure:
                 log.error("dispatcher: %s", failure)

@@ -32,7 +32,9 @@ class LocalExecutor:
         self._watched: dict[int, int] = {}  # pid -> pidfd
 
     def start(self) -> None:
-        """Start the fork server and return when it can fork. Raises WorkerLost."""
+        """Start the fork server unless it runs, and return when it can fork. Raises WorkerLost."""
+        if self.ready:
+            return
         ours, theirs = socket.socketpair()
         with theirs, (self._settings.log_dir / "fork_server.log").open("ab") as log:
             self._server = subprocess.Popen(
@@ -40,26 +42,27 @@ class LocalExecutor:
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         ours.settimeout(PRELOAD_TIMEOUT_S)
-        self._connection = ours
         try:
             fork_server.send(ours, self._settings.model_dump_json().encode())
             ready = fork_server.receive(ours)
         except OSError as lost:
             ready = str(lost).encode()
         if ready != fork_server.READY:
+            ours.close()
             self.stop()
             raise WorkerLost(f"the fork server did not become ready; see {self._settings.log_dir}/fork_server.log")
+        self._connection = ours
 
     @property
     def ready(self) -> bool:
-        return self._server is not None and self._server.poll() is None
+        """The fork server is there and has said so."""
+        return self._connection is not None and self._server.poll() is None
 
     def launch(self, job: Job) -> int:
         """Fork a worker for the job; returns its pid. A fork server that died is started again once. Raises WorkerLost."""
         with self._lock:
             for _ in range(2):
-                if not self.ready:
-                    self.start()
+                self.start()
                 try:
                     fork_server.send(self._connection, fork_server.encode(job))
                     if answer := fork_server.receive(self._connection):

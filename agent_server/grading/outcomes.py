@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 SUMMARY_HEAD = re.compile(r"^=+ short test summary info =+$")
-# With -rA pytest prints "PASSED id"; for the others "FAILED id - reason". The id itself may hold " - " in brackets.
-RESULT = re.compile(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS) (\S+(?:\[.*\])?)(?: - .*)?$")
+# "PASSED id", but "FAILED id - reason"; an id may itself hold " - " in its brackets.
+RESULT = re.compile(r"^(?:(PASSED) (.+)|(FAILED|ERROR|XFAIL|XPASS) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?)$")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -21,7 +21,7 @@ def parse_pytest_summary(output: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in lines[heads[-1] + 1 :]:
         if match := RESULT.match(line):
-            status, test = match.groups()
+            status, test = (group for group in match.groups() if group)
             # An id reported twice (call and teardown) keeps its worse word.
             found[test] = status if found.get(test, "PASSED") == "PASSED" else found[test]
     return found
