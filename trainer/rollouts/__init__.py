@@ -1,0 +1,1 @@
+"""Client processes, their groups, and the samples they bring back."""
