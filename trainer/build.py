@@ -77,9 +77,11 @@ def client_settings(config: Config) -> ClientSettings:
 def actor(config: Config, model: Path) -> Actor:
     """The actor with its weights loaded."""
     import torch  # late: it takes seconds, in which vLLM already starts
+    from transformers.utils import logging
 
     from trainer.actors.torch_actor import TorchActor
 
+    logging.disable_progress_bar()  # one display is enough
     return TorchActor(
         model,
         device=config.actor.device,

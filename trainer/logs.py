@@ -96,8 +96,9 @@ class RunLog:
             axes.plot(*zip(*self._held_out), "s--", color="tab:orange", label="held-out: resolved rate")
             for step, rate in self._held_out:
                 axes.annotate(f"{rate:.0%}", (step, rate), textcoords="offset points", xytext=(0, 8), ha="center")
-        axes.set(xlabel="optimizer step", ylabel="reward", ylim=(-0.05, 1.1), title=self.directory.name)
-        axes.legend(loc="lower right")
+        axes.set(xlabel="optimizer step", ylabel="reward", ylim=(-0.05, 1.25), title=self.directory.name)
+        axes.legend(loc="upper left")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         part = self.directory / "reward.png.part"
         figure.savefig(part, format="png", dpi=120)

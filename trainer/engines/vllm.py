@@ -6,6 +6,7 @@ the model's own distribution (temperature 1, before top-p), as `--logprobs-mode 
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,12 +58,16 @@ class VllmEngine:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))  # its workers import PolicyLoader
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
+        # vLLM leaves its processes' sockets behind when it ends: they get a place that goes with it.
+        self._sockets = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
+        env["VLLM_RPC_BASE_PATH"] = self._sockets.name
         self._service = Service("vLLM", command, env, log, self.url + "/health", unreachable=ModelUnreachable)
         self._http = requests.Session()
         self._http.trust_env = False
 
     def start(self) -> None:
         """Start the server and return at once. Raises ConfigError where the port is taken."""
+        os.makedirs(self._sockets.name, exist_ok=True)
         self._service.start()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -89,6 +94,7 @@ class VllmEngine:
     def stop(self) -> None:
         """End the server and all its processes; repeatable."""
         self._service.stop()
+        self._sockets.cleanup()
 
     def _post(self, path: str, **options) -> dict:
         try:
