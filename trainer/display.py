@@ -21,11 +21,13 @@ class Display:
     """Enter it around a run. `phase` and `progress` say where the run is; `say` prints a line that stays."""
 
     def __init__(self, stream: TextIO | None = None):
-        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
-        self._live = Live(get_renderable=self._line, console=self._console, refresh_per_second=2, transient=True) if self._console.is_terminal else None
         self._start = self._phase_start = time.monotonic()
         self._phase, self._progress = "starting", None
         self._next_plain = 0.0
+        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._live = None
+        if self._console.is_terminal:
+            self._live = Live(get_renderable=self._line, console=self._console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
         if self._live:

@@ -89,3 +89,17 @@ def test_the_display_says_in_a_file_what_it_shows_on_a_terminal(monkeypatch):
     progress, said = out.getvalue().splitlines()
     assert "step 1/2: rollouts" in progress and "3 queued, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
     assert said == "a line that stays"
+
+
+def test_the_display_redraws_one_line_on_a_terminal():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out = Terminal()
+    with Display(out) as display:
+        display.phase("step 1/2: rollouts")
+        display.progress(Progress(queued=0, running=2, done=0, total=2, refills=0, rewards=()))
+        display.say("a line that stays")
+    assert "2 running, 0/2 done" in out.getvalue() and "a line that stays" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")  # nothing of the redrawn line is left
