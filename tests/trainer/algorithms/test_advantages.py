@@ -1,0 +1,38 @@
+"""Group-normalised advantages: the formula, and what has no variance."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.algorithms.advantages import group_normalized
+
+REWARDS = st.lists(st.floats(-10, 10).map(lambda r: round(r, 3)), min_size=1, max_size=16)
+
+
+def test_two_of_four_resolved():
+    assert group_normalized([1.0, 0.0, 0.0, 1.0]) == [1.0, -1.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize("rewards", [[], [1.0], [0.0] * 8, [0.1] * 3])  # 0.1 * 3 / 3 is not 0.1 in floats
+def test_no_variance_gives_exact_zeros(rewards):
+    assert group_normalized(rewards) == [0.0] * len(rewards)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_refused(bad):
+    with pytest.raises(ValueError, match="finite"):
+        group_normalized([1.0, bad])
+
+
+@given(REWARDS)
+def test_mean_zero_deviation_one_order_kept(rewards):
+    advantages = group_normalized(rewards)
+    if min(rewards) == max(rewards):
+        return
+    assert statistics.fmean(advantages) == pytest.approx(0, abs=1e-6)
+    assert statistics.pstdev(advantages) == pytest.approx(1, rel=1e-6)
+    for (r1, a1), (r2, a2) in zip(zip(rewards, advantages), zip(rewards[1:], advantages[1:])):
+        assert (r1 < r2) == (a1 < a2)

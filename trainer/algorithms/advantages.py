@@ -1,0 +1,23 @@
+"""How good a sample was, relative to its group.
+
+Invariant: an advantage depends on the rewards of one group only, and a group without variance teaches nothing.
+"""
+
+import math
+from typing import Sequence
+
+
+def group_normalized(rewards: Sequence[float]) -> list[float]:
+    """Advantages `A_i = (r_i - mean(r)) / std(r)` of one group's rewards, in the same order.
+
+    The outcome-supervised advantage of GRPO (Shao et al. 2024, "DeepSeekMath", section 4.1.2), with the population's
+    standard deviation. Where all rewards are equal there is no deviation to divide by: every advantage is exactly 0.0,
+    and the actor leaves such a group out. Raises ValueError for a reward that is not finite.
+    """
+    if not all(math.isfinite(r) for r in rewards):
+        raise ValueError(f"rewards must be finite numbers, got {list(rewards)}; leave failed samples out of the group")
+    if not rewards or min(rewards) == max(rewards):
+        return [0.0] * len(rewards)
+    mean = math.fsum(rewards) / len(rewards)
+    std = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+    return [(r - mean) / std for r in rewards]
