@@ -113,7 +113,8 @@ def parse_chat_request(body: Any) -> ChatRequest:
         raise InvalidRequest("the body must be a JSON object", field="body")
     for field, served in _SERVED.items():
         if body.get(field) not in served:
-            raise InvalidRequest(f"{field}: only {json.dumps(served[1])} is served, not {body[field]!r}: leave it out", field=field)
+            message = f"{field}: only {json.dumps(served[1])} is served, not {body[field]!r}: leave it out"
+            raise InvalidRequest(message, field=field)
     try:
         parsed = _Body.model_validate(body)
     except ValidationError as error:

@@ -3,7 +3,6 @@
 Invariant: every failure leaves as `{"error": {"message", "type", "code", "param"}}` with the status of its class.
 """
 
-import asyncio
 import hmac
 import json
 import logging
@@ -62,8 +61,7 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
 
     async def close_session(request: web.Request) -> web.Response:
         require_control(request)
-        # Shielded: a trainer that stops waiting must not leave the session half closed.
-        return web.json_response(await asyncio.shield(sessions.close(request.match_info["session_id"])))
+        return web.json_response(await sessions.close(request.match_info["session_id"]))
 
     async def status(request: web.Request) -> web.Response:
         require_control(request)

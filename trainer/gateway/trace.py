@@ -55,7 +55,7 @@ class TokenTree:
 
     def __init__(self):
         self._turns: list[Turn] = []
-        self._by_history: dict[bytes, Turn] = {}
+        self._by_history: dict[bytes, list[Turn]] = {}
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -63,16 +63,16 @@ class TokenTree:
     def find(self, history: History) -> Turn | None:
         """The turn with the longest history that `history` begins with, the assistant's messages unaltered; None: none."""
         for digest in reversed(history.digests):
-            turn = self._by_history.get(digest)
-            if turn is not None and _same_reasoning(turn, history.messages):
-                return turn
+            for turn in reversed(self._by_history.get(digest, ())):  # the same words may have been sampled more than once
+                if _same_reasoning(turn, history.messages):
+                    return turn
         return None
 
     def add(self, parent: Turn | None, given: list[int], completion: Completion, history: History, answer: dict) -> Turn:
         """Record that the engine, given `parent`'s sequence and then `given`, sampled `completion`."""
         turn = Turn(parent, tuple(given), completion, answer, len(history.messages) + 1)
         self._turns.append(turn)
-        self._by_history[history.with_answer(answer)] = turn
+        self._by_history.setdefault(history.with_answer(answer), []).append(turn)
         return turn
 
     def trace(self) -> Trace:

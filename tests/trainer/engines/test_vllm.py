@@ -200,7 +200,8 @@ def gateway(vllm_engine, tiny_llama, tmp_path_factory):
     """The gateway's own process before the real engine; (url, control)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", vllm_engine.url, "--model", str(tiny_llama), "--port", str(port)]
+    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", vllm_engine.url]
+    command += ["--model", str(tiny_llama), "--port", str(port)]
     env = dict(os.environ, GATEWAY_CONTROL_TOKEN="control", PYTHONPATH=str(ROOT))
     service = Service("gateway", command, env, tmp_path_factory.mktemp("gateway") / "gateway.log", url + "/healthz")
     service.start()

@@ -74,7 +74,7 @@ def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):
 
 @pytest.mark.parametrize(
     "bad",
-    ["{not json}", '{"name": "bash"}', '{"name": 1, "arguments": {}}', '{"name": "bash", "arguments": [1]}', '["bash"]', "[" * 3000],
+    ["{no json}", '{"name": "bash"}', '{"name": 1, "arguments": {}}', '{"name": "b", "arguments": [1]}', '["b"]', "[" * 3000],
 )
 def test_a_call_that_cannot_be_read_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
     text = f'<tool_call>{bad}</tool_call><tool_call>{{"name": "bash", "arguments": {{}}}}</tool_call>'
@@ -93,7 +93,8 @@ def test_template_kwargs_and_a_prompt_that_opens_the_thinking(thinking_tokenizer
     quiet = Renderer(thinking_tokenizer, {"enable_thinking": False})
     assert thinking_tokenizer.decode(quiet.prompt([USER])).endswith("<think>\n\n</think>\n\n")
     opened = thinking_tokenizer.__class__(tokenizer_object=thinking_tokenizer.backend_tokenizer, eos_token="<|im_end|>")
-    opened.chat_template = chatml_tokenizer.chat_template.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}{# </think> #}")
+    opens = ("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}{# </think> #}")
+    opened.chat_template = chatml_tokenizer.chat_template.replace(*opens)
     renderer = Renderer(opened)
     turn = sampled(renderer, opened, "add\n</think>\n\nUse sed.")
     assert renderer.answer(turn) == {"role": "assistant", "content": "Use sed.", "reasoning_content": "add"}
@@ -104,9 +105,8 @@ def test_what_a_model_cannot_do_is_said(plain, thinking, bash_tool, chatml_token
     with pytest.raises(InvalidRequest, match="does not render tool calls"):
         plain.prompt([USER], [bash_tool])
     strict = chatml_tokenizer.__class__(tokenizer_object=chatml_tokenizer.backend_tokenizer, eos_token="<|im_end|>")
-    strict.chat_template = (
-        "{% if messages[0].content == 'odd' %}{{ raise_exception('no odd messages') }}{% endif %}" + chatml_tokenizer.chat_template
-    )
+    refusal = "{% if messages[0].content == 'odd' %}{{ raise_exception('no odd messages') }}{% endif %}"
+    strict.chat_template = refusal + chatml_tokenizer.chat_template
     with pytest.raises(InvalidRequest, match="no odd messages"):
         Renderer(strict).prompt([{"role": "user", "content": "odd"}])
     strict.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

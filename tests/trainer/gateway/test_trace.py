@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from client.errors import Conflict
 from trainer.engines.base import Completion, Sampling
-from trainer.gateway.chat import ChatRequest
+from trainer.gateway.chat import ChatRequest, reduced_answer
 from trainer.gateway.render import Renderer
 from trainer.gateway.session import Session
 from trainer.gateway.trace import History, TokenTree, trace_from_wire, trace_to_wire
@@ -45,64 +46,132 @@ given_messages = st.lists(
 )
 
 
+def without_reasoning(message: dict) -> dict:
+    return {name: value for name, value in message.items() if name != "reasoning_content"}
+
+
+def edited(messages: list[dict], at: int) -> list[dict]:
+    """The same history with one message rewritten, as a compaction or an editing agent does."""
+    return [*messages[:at], messages[at] | {"content": messages[at]["content"] + "edited"}, *messages[at + 1 :]]
+
+
 @PROPERTIES
 @given(data=st.data())
 def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, fake_generator, bash_tool):
-    tokenizer, tools = data.draw(st.sampled_from([(chatml_tokenizer, None), (thinking_tokenizer, None), (thinking_tokenizer, [bash_tool])]))
+    draw = data.draw
+    tokenizer, tools = draw(
+        st.sampled_from([(chatml_tokenizer, None), (thinking_tokenizer, None), (thinking_tokenizer, [bash_tool])])
+    )
     renderer = Renderer(tokenizer)
     tokens = st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=10)
-    endings = st.sampled_from([[], [renderer.end_of_turn]])
-    fake = fake_generator(lambda _: data.draw(tokens) + data.draw(endings))
-    fake_sequences: dict[str, list[tuple[int, ...]]] = {}  # of each answered history
+    fake = fake_generator(lambda _: draw(tokens) + draw(st.sampled_from([[], [renderer.end_of_turn]])))
 
     async def converse() -> Trace:
         session = Session("key", SAMPLING, renderer, fake, "model")
-        histories: list[list[dict]] = [[]]
-        answered: dict[str, dict] = {}
-        for _ in range(data.draw(st.integers(1, 8))):
-            history = list(data.draw(st.sampled_from(histories)))
-            continued = str(history) in fake_sequences
-            if history and data.draw(st.booleans()) and data.draw(st.booleans()):  # rewritten: a compaction, an edit
-                at = data.draw(st.integers(0, len(history) - 1))
-                history[at] = {**history[at], "content": (history[at].get("content") or "") + "edited"}
-                continued = False
-            if continued and data.draw(st.booleans()):  # most agents do not send reasoning back
-                history = [{k: v for k, v in message.items() if k != "reasoning_content"} for message in history]
-            start = str(history)
-            messages = history + data.draw(given_messages)
-            if not messages:
-                messages = [{"role": "user", "content": "go"}]
-            max_tokens = data.draw(st.sampled_from([None, None, 2, 100]))
+        # Histories an agent may go on from, each with the engine's sequences that end in it (none: it begins a context).
+        ends: dict[str, tuple[list[dict], list[tuple[int, ...]]]] = {"[]": ([], [])}
+        bodies = []
+        for _ in range(draw(st.integers(1, 8))):
+            history, sequences_before = ends[draw(st.sampled_from(sorted(ends)))]
+            if history and draw(st.integers(0, 3)) == 0:
+                history, sequences_before = edited(history, draw(st.integers(0, len(history) - 1))), []
+            elif draw(st.booleans()):  # most agents do not send reasoning back
+                history = [without_reasoning(message) for message in history]
+            messages = history + draw(given_messages) or [{"role": "user", "content": "go"}]
+            max_tokens = draw(st.sampled_from([None, None, 2, 100]))
+
             n_calls = len(fake.calls)
             body = await session.complete(chat(messages, tools, max_tokens))
             assert body is await session.complete(chat([dict(m) for m in messages], tools, max_tokens))  # a retry
-            assert len(fake.calls) - n_calls <= 1
-            if len(fake.calls) == n_calls:
-                assert body in answered.values()
+            if len(fake.calls) == n_calls:  # the very request was made before
+                assert body in bodies
                 continue
+            bodies.append(body)
+            assert len(fake.calls) == n_calls + 1
             call = fake.calls[-1]
             assert call.sampling.max_tokens == min(8, max_tokens or 8) and call.sampling.temperature == 0.7
             assert body["usage"]["prompt_tokens"] == len(call.prompt)
-            if continued and start in fake_sequences:
-                assert any(call.prompt[: len(before)] == before for before in fake_sequences[start])
-            answer = body["choices"][0]["message"]
-            answered[str(messages)] = body
-            for kept in (answer, {k: v for k, v in answer.items() if k != "reasoning_content"}):
-                reduced = {"role": "assistant", "content": kept.get("content") or "", **{k: kept[k] for k in kept if k not in ("role", "content")}}
-                histories.append(messages + [reduced])
-                fake_sequences.setdefault(str(messages + [reduced]), []).append(call.prompt + call.tokens)
+            if sequences_before:
+                assert any(call.prompt[: len(before)] == before for before in sequences_before)
+            whole = messages + [reduced_answer(body["choices"][0]["message"])]
+            key = str([without_reasoning(message) for message in whole])
+            ends.setdefault(key, (whole, []))[1].append(call.prompt + call.tokens)
         return trace_from_wire(await session.close())
 
     trace = asyncio.run(converse())
     wholes = sequences(trace)
     assert [[token for token, _ in whole] for whole in wholes] == [[*call.prompt, *call.tokens] for call in fake.calls]
     assert trace.n_sampled() == sum(len(call.tokens) for call in fake.calls)
-    assert trace.n_calls == len(fake.calls) == len(wholes)
-    for whole, call in zip(wholes, fake.calls):  # the last turn's mask; earlier turns' by the same rule in their own place
+    assert trace.n_calls == len(fake.calls)
+    for whole, call in zip(wholes, fake.calls):  # the last turn's mask; every earlier turn is the last of its own whole
         assert [sampled for _, sampled in whole[len(call.prompt) :]] == [True] * len(call.tokens)
         assert not whole[len(call.prompt) - 1][1]
     for segment in trace.segments:
         assert len(segment.logprobs) == (len(segment.tokens) if segment.sampled else 0)
+
+
+def plain_session(tokenizer, fake_generator, text="ok"):
+    renderer = Renderer(tokenizer)
+    fake = fake_generator(lambda _: [*tokenizer.encode(text), renderer.end_of_turn])
+    return Session("key", Sampling(), renderer, fake, "model"), fake, renderer
+
+
+def test_each_message_is_given_once(chatml_tokenizer, fake_generator):
+    """Where the template changes nothing in hindsight, each prompt is the template's own of the whole conversation."""
+    session, fake, renderer = plain_session(chatml_tokenizer, fake_generator)
+
+    async def converse():
+        messages = []
+        for turn in range(4):
+            messages = [*messages, {"role": "user", "content": f"observation {turn}"}]
+            body = await session.complete(chat(messages))
+            assert list(fake.calls[-1].prompt) == renderer.prompt(messages)
+            messages = [*messages, body["choices"][0]["message"]]
+        again = await session.complete(chat(messages))  # nothing new: another assistant turn
+        assert list(fake.calls[-1].prompt) == renderer.prompt(messages) and again["choices"][0]["message"] == messages[-1]
+
+    asyncio.run(converse())
+
+
+def test_a_dropped_answer_branches_and_shares_what_came_before(chatml_tokenizer, fake_generator):
+    """An agent that answers a format error does not always keep the faulty message."""
+    session, fake, _ = plain_session(chatml_tokenizer, fake_generator)
+
+    async def converse():
+        first = [{"role": "user", "content": "go"}]
+        answer = (await session.complete(chat(first)))["choices"][0]["message"]
+        second = [*first, answer, {"role": "user", "content": "result"}]
+        await session.complete(chat(second))
+        await session.complete(chat([*second, {"role": "user", "content": "exactly one block"}]))
+        return trace_from_wire(await session.close())
+
+    trace = asyncio.run(converse())
+    assert [segment.parent for segment in trace.segments] == [-1, 0, 1, 2, 1, 4]
+    assert fake.calls[2].prompt[: len(fake.calls[0].prompt)] == fake.calls[0].prompt
+
+
+def test_altered_reasoning_is_another_request(thinking_tokenizer, fake_generator):
+    session, fake, _ = plain_session(thinking_tokenizer, fake_generator)
+
+    async def converse():
+        for reasoning in ("a", "b", "a"):
+            answer = {"role": "assistant", "content": "x", "reasoning_content": reasoning}
+            await session.complete(chat([{"role": "user", "content": "go"}, answer]))
+
+    asyncio.run(converse())
+    assert len(fake.calls) == 2
+
+
+def test_a_request_that_arrives_as_the_session_closes_is_refused(chatml_tokenizer, fake_generator):
+    session, fake, _ = plain_session(chatml_tokenizer, fake_generator)
+
+    async def converse():
+        await session.close()
+        with pytest.raises(Conflict):
+            await session.complete(chat([{"role": "user", "content": "go"}]))
+
+    asyncio.run(converse())
+    assert not fake.calls
 
 
 @given(st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False), min_size=1, max_size=5))
