@@ -73,8 +73,12 @@ if [ "$prepare" = debian12 ]; then
   logged "$log" bash "$here/apptainer_debian12.sh" "$work" "$package" || stop "the package could not be rebuilt for Debian 12" "$remedy"
   package=$work/apptainer_rebuilt.deb
 fi
-logged "$log" apt-get -qy -o DPkg::Lock::Timeout=300 -o APT::Sandbox::User=root install --no-install-recommends --allow-downgrades --reinstall "$package" ||
+# Apptainer mounts /etc/localtime into every sandbox and fails where there is none.
+also=()
+[ -e /etc/localtime ] || also=(tzdata)
+logged "$log" apt-get -qy -o DPkg::Lock::Timeout=300 -o APT::Sandbox::User=root install --no-install-recommends --allow-downgrades --reinstall "$package" "${also[@]}" ||
   stop "apt cannot install the apptainer package" "$remedy"
+[ -e /etc/localtime ] || ln -s /usr/share/zoneinfo/Etc/UTC /etc/localtime
 
 # As root without CAP_SYS_RESOURCE (a container, mostly) apptainer cannot ask for root's full capabilities; it need not.
 sed -i 's/^root default capabilities = .*/root default capabilities = file/' /etc/apptainer/apptainer.conf

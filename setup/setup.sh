@@ -23,10 +23,12 @@ export SWE_RL_CACHE=$cache
 exec 9>"$cache/.setup.lock"
 flock -n 9 || { say "another set-up is running here; waiting for it" && flock 9; }
 
-bash "$here/tools.sh"
+bash "$here/tools.sh" "$purpose"
 bash "$here/apptainer.sh"
 bash "$here/install.sh" "$packages"
 if [ "$purpose" != agents ]; then
   bash "$here/demo_image.sh" "$root/.venv/bin/python" "$cache/demo"
+fi
+if [ "$purpose" = train ]; then
   "$root/.venv/bin/python" -m setup.demo_model
 fi

@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# The small programs that the client, the sandboxes and the demo image need: found on the PATH, or installed with apt.
-# Invariant: a program that is already there is never touched; without apt or root the missing ones are named with the remedy.
+# tools.sh [agents | train | test]: the small programs that the client, the sandboxes and the demo image need, and for `train` and `test` the
+# library that vLLM's CPU build loads: found here, or installed with apt.
+# Invariant: what is already there is never touched; without apt or root the missing ones are named with the remedy.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 
 # program=Debian package
-tools=(jq=jq curl=curl git=git ps=procps setsid=util-linux mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap
-  squashfuse=squashfuse fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
+tools=(jq=jq curl=curl git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse
+  fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
 
 missing=()
 for tool in "${tools[@]}"; do
   command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
 done
+# Without it vLLM says only that "_C" has no attribute, after a minute.
+if [ "${1:-agents}" != agents ] && ! PATH=$PATH:/usr/sbin:/sbin ldconfig -p | grep -q 'libnuma\.so\.1 '; then
+  missing+=(libnuma1)
+fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 remedy="as root: apt-get update && apt-get install -y ${missing[*]}   (then run this again)"

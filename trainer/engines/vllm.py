@@ -56,6 +56,8 @@ class VllmEngine:
         command += extra_args
         env = dict(os.environ, VLLM_SERVER_DEV_MODE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))  # its workers import PolicyLoader
+        if eager:
+            env["TORCHDYNAMO_DISABLE"] = "1"  # one small sampler function is compiled all the same, and that needs a C++ compiler
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
         # vLLM leaves its processes' sockets behind when it ends: they get a place that goes with it.
