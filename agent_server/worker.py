@@ -35,8 +35,9 @@ AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 STORE_RETRY_S = 600.0  # a result waits this long for a full disk to be freed
 
 
-class Stop(BaseException):
-    """Raised in the main thread by a signal. Not an Exception, so that no retry loop on the way can swallow it."""
+class Stop(KeyboardInterrupt):
+    """Raised in the main thread by a signal. A KeyboardInterrupt, since that is what libraries let through: handlers of
+    Exception do not see it, and mini-swe-agent's retries, which catch everything else, do not repeat it."""
 
 
 class Stopped(Stop):
