@@ -15,6 +15,7 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.01
+SETTLE_S = 1.0
 
 
 def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
@@ -39,6 +40,12 @@ def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
             deadline = time.monotonic() + grace_s
             os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still ours
         status = _reap(pid)
+    # Servers leave helpers that tidy up behind them (multiprocessing's unlinks their shared memory): let those end.
+    deadline = time.monotonic() + (0 if status is None else SETTLE_S)
+    while _children() and time.monotonic() < deadline:
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+        reaped = _reap(pid)
+        status = reaped if status is None else status
     while children := _children():
         for child in children:
             os.kill(child, signal.SIGKILL)  # a child of ours keeps its pid until _reap

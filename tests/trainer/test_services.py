@@ -71,6 +71,16 @@ def test_stop_lets_a_server_clean_up_first(tmp_path):
     assert (tmp_path / "bye").read_text() == "bye\n"
 
 
+def test_helpers_may_tidy_up_after_their_server(tmp_path):
+    """As multiprocessing's resource tracker does, which unlinks the shared memory of a server that has ended."""
+    helper = "(while kill -0 $PARENT 2>/dev/null; do sleep 0.01; done; echo tidy > $DIR/tidy) &"
+    service = shell(tmp_path, f"PARENT=$$; {helper} echo > $DIR/up; exec sleep 1000")
+    service.start()
+    wait_until((tmp_path / "up").exists)
+    service.stop()
+    assert (tmp_path / "tidy").read_text() == "tidy\n"
+
+
 def test_children_do_not_outlive_a_server_that_ends_by_itself(tmp_path):
     service = shell(tmp_path, "setsid sleep 1000 & echo $! > $DIR/pids; exit 3")
     service.start()
