@@ -10,13 +10,13 @@ import os
 import sys
 
 from aiohttp import web
-from transformers import AutoTokenizer
 
 from client.errors import StackError
 from trainer.engines.vllm import VllmGenerator
 from trainer.gateway.render import Renderer
 from trainer.gateway.server import create_app
 from trainer.gateway.session import Sessions
+from trainer.services import require_free_port
 
 
 def main() -> int:
@@ -36,7 +36,11 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     generator = VllmGenerator(args.engine_url)
     try:
-        renderer = Renderer(AutoTokenizer.from_pretrained(args.model), args.chat_template_kwargs)
+        require_free_port("the gateway", args.host, args.port)
+        # Late and not AutoTokenizer: that one imports torch, twice the start and the memory of this process.
+        from transformers import PreTrainedTokenizerFast
+
+        renderer = Renderer(PreTrainedTokenizerFast.from_pretrained(args.model), args.chat_template_kwargs)
     except StackError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
