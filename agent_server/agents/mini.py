@@ -71,11 +71,14 @@ def preload() -> None:
     import minisweagent.agents.default
     import minisweagent.models.litellm_model
     import minisweagent.models.litellm_textbased_model  # noqa: F401
+    from litellm.litellm_core_utils import thread_pool_executor
 
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.completion(model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response="")
+    # That call leaves a logging thread behind. Once it has nothing to do it holds no lock, and forking is safe.
+    thread_pool_executor.executor.submit(int).result()
 
 
 class SandboxEnvironment:
