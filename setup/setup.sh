@@ -30,5 +30,5 @@ if [ "$purpose" != agents ]; then
   bash "$here/demo_image.sh" "$root/.venv/bin/python" "$cache/demo"
 fi
 if [ "$purpose" = train ]; then
-  "$root/.venv/bin/python" -m setup.demo_model
+  TQDM_DISABLE=1 "$root/.venv/bin/python" -m setup.demo_model
 fi

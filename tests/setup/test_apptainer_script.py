@@ -78,8 +78,15 @@ def test_missing_tools_are_named_with_the_command(world: World):
     world.stub("apt-get", MUST_NOT_RUN)
     world.add("curl", "ps")
     ran = world.run("setup/tools.sh")
-    assert_stops_with(ran, "jq", "as root: apt-get update && apt-get install -y jq squashfs-tools mmdebstrap")
+    assert_stops_with(ran, "jq", "as root: apt-get update && apt-get install -y jq mount squashfs-tools mmdebstrap")
     assert "curl" not in ran.stderr
+
+
+@pytest.mark.parametrize("purpose, wanted", [("train", True), ("test", True), ("agents", False)])
+def test_only_the_engine_needs_libnuma(world: World, purpose: str, wanted: bool):
+    world.stub("id", "echo 1000")
+    world.stub("ldconfig", "echo '\tlibnumerous.so.1 (libc6,x86-64) => /lib/libnumerous.so.1'")
+    assert ("libnuma1" in world.run("setup/tools.sh", purpose).stderr) == wanted
 
 
 def test_tools_that_are_there_are_left_alone():
