@@ -122,7 +122,9 @@ def make_base_model(directory: Path) -> None:
         say("converting it from GGUF to Hugging Face format (half a minute)")
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
         model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True))
         # The weights are plain tensors now, yet the model still calls itself quantized and would refuse to be saved.
@@ -135,7 +137,7 @@ def make_base_model(directory: Path) -> None:
             (half_written / MADE_FROM).write_text(PACKAGE)
 
 
-def warm_start(base: Path, directory: Path, episodes: list[list[dict]], key: str, recipe: Recipe = RECIPE) -> None:
+def warm_start(base: Path, directory: Path, episodes: list[list[dict]], key: str, recipe: Recipe) -> None:
     """Supervised steps on `episodes` from the model in `base`; the result goes to `directory`, marked with `key`."""
     from transformers import AutoTokenizer
 
@@ -176,7 +178,7 @@ def main() -> int:
         if not is_made_from(base, PACKAGE):
             make_base_model(base)
         say(f"warm start of the demo model on {len(episodes)} scripted episodes ({RECIPE.steps} steps)")
-        warm_start(base, model, episodes, key)
+        warm_start(base, model, episodes, key, RECIPE)
     except SetupError as error:
         say(str(error))
         return 78

