@@ -50,6 +50,9 @@ mkdir -p "$venv"
 log=$root/.venv/setup.log
 say "installing the Python packages ($extras) in .venv with $python: a few minutes, log in .venv/setup.log"
 remedy="look at the lines above: mostly the network, the package index or the disk; then run this again (it starts over, and what was downloaded is kept in pip's cache)"
+if [ "${engine:-}" = cpu ]; then
+  remedy="$remedy; where pip finds no torch ...+cpu, name PyTorch's own index: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+fi
 [ -x "$venv/bin/pip" ] || logged "$log" "$python" -m venv "$venv" || stop "no virtual environment could be made" "$remedy"
 logged "$log" "$venv/bin/python" -m pip install --upgrade "pip>=25" || stop "pip could not be brought up to date" "$remedy"
 logged "$log" "$venv/bin/python" -m pip install --editable "$root[$extras]" || stop "pip could not install $extras" "$remedy"
