@@ -1,0 +1,120 @@
+"""How long a sandbox takes to start, run a command, and stop, and a worker to start; beside `apptainer instance` in the same run.
+
+    python -m scripts.bench.sandbox [--image SIF] [--repeat N]
+
+Invariant: the baseline runs on the same image, interleaved with ours, so that noise hits both; ratios are of medians.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent_server.config import Settings
+from agent_server.executors.local import LocalExecutor
+from agent_server.sandboxes import apptainer
+from agent_server.store.store import Store
+from agent_server.tasks.catalog import Catalog
+from agent_server.worker import Job
+from client.wire import SessionRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
+COMMANDS = 20  # a sandbox
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--image", type=Path, default=DEMO / "images" / "demo__quickstart__1.sif")
+    parser.add_argument("--repeat", type=int, default=15, help="sandboxes of each kind")
+    arguments = parser.parse_args()
+    ours: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(arguments.repeat):
+            measure_sandbox(arguments.image, Path(scratch), ours)
+            measure_instance(arguments.image, f"bench{os.getpid()}x{number}", theirs)
+        measure_worker(Path(scratch), arguments.repeat, ours)
+    report(ours, theirs)
+
+
+def timed(times: dict[str, list[float]], name: str, action: Callable):
+    started = time.perf_counter()
+    result = action()
+    times.setdefault(name, []).append((time.perf_counter() - started) * 1e3)
+    return result
+
+
+def measure_sandbox(image: Path, scratch: Path, times: dict[str, list[float]]) -> None:
+    sandbox = timed(times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60))
+    for _ in range(COMMANDS):
+        timed(times, "command", lambda: sandbox.run("true", cwd="/", timeout_s=10))
+    timed(times, "stop", sandbox.close)
+
+
+def measure_instance(image: Path, name: str, times: dict[str, list[float]]) -> None:
+    program = apptainer.find_apptainer()
+    # As a daemon's starter may keep our pipes open, its output goes to a file or nowhere.
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
+    options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", *(["--no-privs"] if os.geteuid() == 0 else [])]
+    timed(times, "start", lambda: subprocess.run([program, "instance", "start", *options, image, name], **quiet))
+    try:
+        for _ in range(COMMANDS // 4):
+            timed(times, "command", lambda: subprocess.run([program, "exec", f"instance://{name}", "bash", "-c", "true"], **quiet))
+    finally:
+        timed(times, "stop", lambda: subprocess.run([program, "instance", "stop", name], **quiet))
+
+
+def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) -> None:
+    """From the request to the fork server until the worker has written its name into the store."""
+    settings = Settings(data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=scratch / "work", agent_config="text")
+    for folder in (settings.scratch_dir, settings.trajectory_dir, settings.log_dir):
+        folder.mkdir(parents=True)
+    store, executor = Store(settings.work_dir), LocalExecutor(settings)
+    task = next(iter(Catalog(settings.data_path).tasks["train"].values()))
+    executor.start()
+    with socket.socket() as silent:  # a model that never answers keeps the workers where they are
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for number in range(repeat):
+            request = SessionRequest(session_id=f"s{number}", group_id="g", mode="train", base_url=url, api_key="k")
+            session, _ = store.submit(request, lambda *_: task.task_id)
+            store.admit(session)
+
+            def start_worker(session: str = session) -> None:
+                executor.launch(Job(session, 1, url, "k", task))
+                while not store.read("SELECT 1 FROM sessions WHERE id = ? AND worker_pid IS NOT NULL", session):
+                    time.sleep(0.0005)
+
+            timed(times, "worker start", start_worker)
+            store.request_cancel(session)
+            (row,) = store.read("SELECT worker_pid FROM sessions WHERE id = ?", session)
+            os.kill(row["worker_pid"], 15)
+            while not store.view(session).status.terminal:
+                time.sleep(0.01)
+    executor.stop()
+    store.close()
+
+
+def report(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
+    limits = {"start": 400, "command": 5, "stop": 50, "worker start": 50}
+    print(f"{'median of ms':14} {'sandbox':>10} {'p95':>10} {'bound':>7} {'instance':>10} {'ratio':>8}")
+    for name, values in ours.items():
+        median, p95 = statistics.median(values), sorted(values)[int(0.95 * (len(values) - 1))]
+        baseline = statistics.median(theirs[name]) if name in theirs else None
+        beside = f"{baseline:10.1f} {baseline / median:7.1f}x" if baseline else f"{'-':>10} {'-':>8}"
+        print(f"{name:14} {median:10.2f} {p95:10.2f} {limits[name]:7} {beside}")
+    loops = subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout if shutil.which("losetup") else ""
+    print(f"loop devices in use afterwards: {len(loops.splitlines())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
