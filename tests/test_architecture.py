@@ -79,3 +79,9 @@ def test_importing_starts_nothing():
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0 and result.stdout == "" and result.stderr == "", result.stderr
+
+
+def test_the_readme_has_a_purpose_for_every_file():
+    tree = (ROOT / "README.md").read_text().partition("## What is where")[2]
+    files = [path for pattern in ("*.py", "*.sh", "*.yaml", "*.toml") for top in ("client", "agent_server", "trainer", "setup", "scripts") for path in (ROOT / top).rglob(pattern)]
+    assert not [str(path.relative_to(ROOT)) for path in files if path.name != "__init__.py" and path.name not in tree]
