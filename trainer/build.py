@@ -61,11 +61,12 @@ def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
     return Service("agent server", [sys.executable, "-m", "agent_server"], env, log, url + "/healthz")
 
 
-def client_settings(config: Config) -> ClientSettings:
+def client_settings(config: Config, io_root: Path) -> ClientSettings:
     server, rollout = config.agent_server, config.rollout
     return ClientSettings(
         command=rollout.client_command,
         base_url=config.gateway.url,
+        io_root=io_root,
         env=dict(os.environ, AGENT_SERVER_URL=server.url or f"http://{_reachable(server.host)}:{server.port}"),
         timeout_s=rollout.client_timeout_s,
         kill_after_s=CLIENT_KILL_AFTER_S,

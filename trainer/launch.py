@@ -84,7 +84,7 @@ def _prepare(
             service.check()
 
     control = GatewayControl(build.control_url(config), token)
-    rollouts = RolloutManager(build.client_settings(config), control, interrupts, watch)
+    rollouts = RolloutManager(build.client_settings(config, log.directory / "sessions"), control, interrupts, watch)
     checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
     parts = Parts(engine, control, actor, rollouts, checkpoints)
     # Group ids name task rows on the agent server for as long as it lives: they must be unlike those of other runs.

@@ -76,7 +76,7 @@ def make_loop(tmp_path, recorder, capsys):
         env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
         (tmp_path / "seen").mkdir()
         command = command or CLIENT.format(dir=tmp_path / "seen", other=other)
-        settings = ClientSettings(command, "http://gateway", env, timeout_s=60, kill_after_s=2, max_clients=8, max_tries=2)
+        settings = ClientSettings(command, "http://gateway", tmp_path / "sessions", env, timeout_s=60, kill_after_s=2, max_clients=8, max_tries=2)
         log = RunLog(config)
         parts = Parts(
             recorder, recorder, recorder, RolloutManager(settings, recorder, interrupts, lambda: None), Checkpoints(log.directory / "checkpoints")

@@ -7,7 +7,6 @@ One thread, one selector: each client is a process that the kernel wakes us for,
 import secrets
 import selectors
 import shutil
-import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ class ClientSettings:
 
     command: str
     base_url: str
+    io_root: Path  # a folder for the sessions' own; exists only while they run
     env: Mapping[str, str]
     timeout_s: float
     kill_after_s: float  # between SIGTERM and SIGKILL: the time a client has to cancel its session
@@ -129,24 +129,24 @@ class RolloutManager:
         waiting = deque((group_id, 0) for group_id in group_ids for _ in range(size))
         samples = {group_id: [] for group_id in group_ids}
         batch = _Batch(mode, sampling, on_progress, on_finished, samples, waiting, len(waiting))
-        io_root = Path(tempfile.mkdtemp(prefix="swe-rl-sessions-"))
+        self._settings.io_root.mkdir(parents=True, exist_ok=True)
         try:
             with selectors.DefaultSelector() as selector:
                 try:
-                    self._collect(batch, selector, io_root)
+                    self._collect(batch, selector)
                 finally:
                     with self._interrupts.held():
                         self._discard_all(batch, selector)
         finally:
-            shutil.rmtree(io_root, ignore_errors=True)
+            shutil.rmtree(self._settings.io_root, ignore_errors=True)
         groups = tuple(Group(group_id, tuple(samples)) for group_id, samples in batch.samples.items())
         return Rollouts(groups, tuple(batch.attempts), batch.refills)
 
-    def _collect(self, batch: _Batch, selector: selectors.BaseSelector, io_root: Path) -> None:
+    def _collect(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         next_tick = 0.0
         while batch.waiting or batch.running:
             while batch.waiting and len(batch.running) < self._settings.max_clients:
-                self._launch(batch, selector, io_root)
+                self._launch(batch, selector)
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 self._interrupts.check()
@@ -158,13 +158,14 @@ class RolloutManager:
                     self._finish(batch, selector, key.fd)
         self._report(batch)
 
-    def _launch(self, batch: _Batch, selector: selectors.BaseSelector, io_root: Path) -> None:
+    def _launch(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         group_id, tries = batch.waiting.popleft()
         # The id is the session's key as well: the part after the dot cannot be guessed.
         session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode)
         with self._interrupts.held():
             self._gateway.open(session.session_id, session.session_id, batch.sampling)
-            process = ClientProcess(session, self._settings.command, self._settings.base_url, io_root, self._settings.env)
+            settings = self._settings
+            process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
             batch.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
             selector.register(process.fileno(), selectors.EVENT_READ)
 

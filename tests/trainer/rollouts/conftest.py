@@ -36,13 +36,13 @@ def gateway():
 
 
 @pytest.fixture
-def make_manager(gateway):
+def make_manager(gateway, tmp_path):
     """A manager of clients that run a given bash command; further keywords are settings."""
 
     def make(command: str, watch=lambda: None, env=None, interrupts=None, **settings) -> RolloutManager:
         settings = {"timeout_s": 60, "kill_after_s": 5, "max_clients": 100, "max_tries": 3} | settings
         env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})}  # HOME: nobody's profile in a test
-        return RolloutManager(ClientSettings(command, "http://gateway", env, **settings), gateway, interrupts or Interrupts(), watch)
+        return RolloutManager(ClientSettings(command, "http://gateway", tmp_path / "sessions", env, **settings), gateway, interrupts or Interrupts(), watch)
 
     return make
 
