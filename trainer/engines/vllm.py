@@ -60,16 +60,16 @@ class VllmEngine:
             env["TORCHDYNAMO_DISABLE"] = "1"  # one small sampler function is compiled all the same, and that needs a C++ compiler
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
-        # vLLM leaves its processes' sockets behind when it ends: they get a place that goes with it.
-        self._sockets = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
-        env["VLLM_RPC_BASE_PATH"] = self._sockets.name
+        # vLLM leaves its processes' sockets and rendezvous files behind: they get a place that goes with it.
+        self._scratch = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
+        env["TMPDIR"] = self._scratch.name
         self._service = Service("vLLM", command, env, log, self.url + "/health", unreachable=ModelUnreachable)
         self._http = requests.Session()
         self._http.trust_env = False
 
     def start(self) -> None:
         """Start the server and return at once. Raises ConfigError where the port is taken."""
-        os.makedirs(self._sockets.name, exist_ok=True)
+        os.makedirs(self._scratch.name, exist_ok=True)
         self._service.start()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -96,7 +96,7 @@ class VllmEngine:
     def stop(self) -> None:
         """End the server and all its processes; repeatable."""
         self._service.stop()
-        self._sockets.cleanup()
+        self._scratch.cleanup()
 
     def _post(self, path: str, **options) -> dict:
         try:
