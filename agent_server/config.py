@@ -5,6 +5,7 @@ refused before anything starts.
 """
 
 import difflib
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,9 @@ class Settings(BaseModel):
         return self.work_dir / "logs"
 
     @property
-    def notify_path(self) -> Path:
-        return self.work_dir / "notify.sock"
+    def notify_address(self) -> str:
+        """Abstract Unix address (no file, no length limit) of the one server that may work in `work_dir`."""
+        return "\0agent-server-" + hashlib.sha256(str(self.work_dir.resolve()).encode()).hexdigest()[:32]
 
 
 def variable(field: str) -> str:

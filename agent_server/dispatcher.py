@@ -17,8 +17,8 @@ from agent_server.executors.local import LocalExecutor
 from agent_server.scheduler import admissions
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import Catalog
-from agent_server.worker import Job
-from client.errors import ServerError, StackError, WorkerLost
+from agent_server.worker import Job, notify
+from client.errors import ConfigError, ServerError, StackError, WorkerLost
 from client.wire import SessionView
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,15 @@ class Dispatcher:
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def start(self) -> None:
-        """Adopt what an earlier server left running, then begin to dispatch; returns at once. Raises StorageError."""
+        """Adopt what an earlier server left running, then begin to dispatch; returns at once. Raises ConfigError, StorageError."""
         for folder in (self._settings.scratch_dir, self._settings.trajectory_dir, self._settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        self._settings.notify_path.unlink(missing_ok=True)
-        self._inbox.bind(str(self._settings.notify_path))
+        try:
+            self._inbox.bind(self._settings.notify_address)
+        except OSError as taken:
+            raise ConfigError(
+                f"another agent server works in AGENT_SERVER_WORK_DIR={self._settings.work_dir}; stop it or choose another folder"
+            ) from taken
         self._inbox.settimeout(LOOK_AGAIN_S)
         self._adopt()
         self._thread.start()
@@ -55,6 +59,8 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop the sessions that run, then the dispatcher. Queued ones stay queued for the next start."""
+        if not self._thread.is_alive():
+            return
         for row in self._store.active():
             self._store.request_cancel(row["id"])
         self.wake()
@@ -66,15 +72,10 @@ class Dispatcher:
         self._thread.join(timeout=5.0)
         self._executor.stop()
         self._inbox.close()
-        self._settings.notify_path.unlink(missing_ok=True)
 
     def wake(self) -> None:
         """Something changed: reconcile soon, and let waiters look again."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            try:
-                sender.sendto(b".", str(self._settings.notify_path))
-            except OSError:
-                log.debug("nobody to wake")
+        notify(self._settings.notify_address)
 
     def wait_terminal(self, session_id: str, timeout_s: float) -> SessionView:
         """The session as soon as it is terminal, or as it is when the time is up. Raises NotFound."""

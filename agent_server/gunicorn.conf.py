@@ -4,8 +4,12 @@ Threads are made on demand, so a high ceiling costs nothing until clients wait.
 """
 
 import os
+import sys
+
+from gunicorn.arbiter import Arbiter
 
 from agent_server.config import Settings
+from client.errors import StackError
 
 _settings = Settings.from_environment(os.environ)
 bind = [f"{_settings.host}:{_settings.port}"]
@@ -23,7 +27,11 @@ worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 def post_worker_init(worker):
     """In the serving process: bring the dispatcher up, or end the server with the reason."""
-    worker.app.wsgi().extensions["dispatcher"].start()
+    try:
+        worker.app.wsgi().extensions["dispatcher"].start()
+    except StackError as failure:
+        print(f"agent_server: {failure}", file=sys.stderr, flush=True)
+        sys.exit(Arbiter.APP_LOAD_ERROR)  # gunicorn does not start such a worker again
 
 
 def worker_exit(_server, worker):

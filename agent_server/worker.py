@@ -86,7 +86,7 @@ def run(job: Job, settings: Settings) -> None:
     shutil.rmtree(_scratch(job, settings), ignore_errors=True)
     _record(store, job, {**end, "seconds": seconds})
     store.close()
-    notify(settings.notify_path)
+    notify(settings.notify_address)
 
 
 def _work(job: Job, settings: Settings, store: Store, seconds: dict[str, float]) -> tuple[Outcome, Grade]:
@@ -200,11 +200,11 @@ def _become_owner_of_descendants() -> None:
     signal.signal(signal.SIGALRM, out_of_time)
 
 
-def notify(path: Path) -> None:
+def notify(address: str) -> None:
     """Wake the server. A lost notification costs a moment, so any failure is ignored here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         try:
-            sender.sendto(b".", str(path))
+            sender.sendto(b".", address)
         except OSError:
             pass

@@ -2,9 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
-from tests.agent_server.conftest import FIX, eventually, read_or_empty
+import requests
+
+from agent_server.sandboxes.processes import kill
+from tests.agent_server.conftest import FIX, ROOT, eventually, free_port, read_or_empty
 from tests.scripted_model import Hang
 
 
@@ -56,7 +61,7 @@ def test_a_killed_sandbox_is_a_failure(server, model):
     worker = server.worker(session)
     for pid in server.session_processes(worker):
         if pid != worker:
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
     view = server.client.wait(session, timeout_s=10)
     assert (view.status, view.error["boundary"], view.error["code"]) == ("failed", "sandbox", "sandbox_died")
 
@@ -77,3 +82,11 @@ def test_stopping_the_server_stops_its_sessions(own_server, model):
     eventually(lambda: not server.processes(), what="every process gone")
     again = own_server(server.work_dir)
     assert again.client.get(session).status == "cancelled"
+
+
+def test_two_servers_cannot_share_a_work_directory(own_server, tmp_path):
+    server = own_server()
+    environment = server.environment | {"AGENT_SERVER_PORT": str(free_port())}
+    second = subprocess.run([sys.executable, "-m", "agent_server"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert second.returncode != 0 and "another agent server works in" in second.stderr
+    assert requests.get(f"{server.url}/healthz", timeout=5).json()["ready"]
