@@ -19,6 +19,7 @@ from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client.errors import AgentError, ConfigError, InvalidRequest, ModelError, ModelUnreachable, StackError
 
+log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
 SUBMIT_LINE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 MODEL_ATTEMPTS = 4
@@ -148,9 +149,18 @@ def run(
     finally:
         seconds["commands"] = environment.seconds
         seconds["model"] = time.monotonic() - started - environment.seconds
-        agent.save(trajectory)
+        _save(agent, trajectory)
     status = str(ending.get("exit_status", ""))
     return Outcome(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
+
+
+def _save(agent: Any, trajectory: Path) -> None:
+    """The trajectory, without the session's key. A disk that refuses it must not cost the session its result."""
+    without_key = {"info": {"config": {"model": {"model_kwargs": {"api_key": "(left out)"}}}}}
+    try:
+        agent.save(trajectory, without_key)
+    except OSError as refused:
+        log.error("the trajectory %s was not written: %s", trajectory, refused)
 
 
 def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:

@@ -120,7 +120,7 @@ def test_a_repeated_create_is_the_same_session(server, model):
 
 
 def test_the_trajectory_is_on_disk(server, model):
-    view = server.run(model, [FIX])
-    trajectory = json.loads((server.work_dir / "trajectories" / f"{view.session_id}.json").read_text())
-    assert trajectory["info"]["exit_status"] == "Submitted"
-    assert view.task_id == TASK
+    view = server.run(model, [FIX], key="trajectory-key")
+    text = (server.work_dir / "trajectories" / f"{view.session_id}.json").read_text()
+    assert json.loads(text)["info"]["exit_status"] == "Submitted" and view.task_id == TASK
+    assert "trajectory-key" not in text
