@@ -92,7 +92,7 @@ def start(tmp_path, word):
             "rollout.client_command": CLIENT.format(stage=stage, directory=tmp_path),
         }
         arguments = [stage, tmp_path, word, "scripts/runs/quickstart.toml", *(f"{key}={value}" for key, value in overrides.items())]
-        env = dict(os.environ, WORD=word)
+        env = dict(os.environ, WORD=word, HOME="/nonexistent")  # HOME: nobody's profile in a test
         process = subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         runs.append(process)
         return process

@@ -172,7 +172,7 @@ class RolloutManager:
     def _finish(self, batch: _Batch, selector: selectors.BaseSelector, pidfd: int) -> None:
         running = batch.running.pop(pidfd)
         selector.unregister(pidfd)
-        exit = running.process.close()
+        exit = running.process.close(running.kill_at if running.overdue else 0.0)
         seconds = time.monotonic() - running.started
         trace = self._gateway.close(running.process.session.session_id)
         finished = join(running.process.session, exit, trace, seconds, running.overdue)
@@ -216,7 +216,7 @@ class RolloutManager:
                 selector.unregister(key.fd)
                 alive.discard(key.fd)
         for running in batch.running.values():
-            running.process.close()
+            running.process.close(deadline)
             try:
                 self._gateway.close(running.process.session.session_id)
             except StackError:

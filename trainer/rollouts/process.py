@@ -9,11 +9,14 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Mapping
 
 LOG_TAIL_BYTES = 4000
+POLL_S = 0.02
+LAUNCH = '[ "$PPID" = "$1" ] || exit 143; exec /bin/bash -lc "$2"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,10 @@ class ClientProcess:
         input_json = self._io_dir / "input.json"
         input_json.write_text(json.dumps({"messages": [], "metadata": {"session_id": self.session.session_id}}))
         with open(self._io_dir / "client.log", "wb") as log:
-            # setpriv execs bash, so this stays one process; it asks the kernel for SIGTERM when the trainer is gone.
-            # Python's own way (preexec_fn) would copy the page tables of a trainer that holds gigabytes.
+            # setpriv asks the kernel for SIGTERM when the trainer is gone, sh looks whether it is gone already; both exec, so
+            # this stays one process. Python's own way (preexec_fn) would copy the page tables of a trainer of many gigabytes.
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", "/bin/bash", "-lc", command],
+                ["setpriv", "--pdeathsig", "TERM", "sh", "-c", LAUNCH, "client", str(os.getpid()), command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -91,8 +94,14 @@ class ClientProcess:
     def _signal_group(self, signum: int) -> None:
         _send(os.killpg, self._process.pid, signum)
 
-    def close(self) -> ClientExit:
-        """End what is left of the group, reap it, read its output, remove its files. Call it once, and last."""
+    def close(self, wait_until: float = 0.0) -> ClientExit:
+        """End what is left of the group, reap it, read its output, remove its files. Call it once, and last.
+
+        `wait_until` (time.monotonic): how long the group may take to end by itself. After `terminate()` it needs that: the
+        client may be gone before its children, who clean up as well (a login profile's programs hold locks).
+        """
+        while time.monotonic() < wait_until and _group_lives(self._process.pid):
+            time.sleep(POLL_S)
         self.kill()  # before reaping: until then the group's number is certainly still ours
         exit_code = self._process.wait()
         os.close(self._pidfd)
@@ -120,6 +129,18 @@ def _descendants(pid: int) -> list[int]:
     except OSError:
         return []  # it ended meanwhile
     return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _group_lives(pgid: int) -> bool:
+    """True while a process of the group runs; one that has ended and waits to be reaped does not count."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # it ended meanwhile
+        if int(group) == pgid and state not in "ZX":
+            return True
+    return False
 
 
 def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:
