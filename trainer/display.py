@@ -26,7 +26,7 @@ class Display:
         self._next_plain = 0.0
         self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._live = None
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(get_renderable=self._line, console=self._console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:

@@ -91,7 +91,9 @@ def test_the_display_says_in_a_file_what_it_shows_on_a_terminal(monkeypatch):
     assert said == "a line that stays"
 
 
-def test_the_display_redraws_one_line_on_a_terminal():
+def test_the_display_redraws_one_line_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True
