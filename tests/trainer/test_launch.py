@@ -5,6 +5,7 @@ Services and clients are real processes. What they would do is faked in the scri
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from client.errors import ConfigError, ServerUnreachable
+from trainer import launch
 from trainer.checkpoints import Checkpoints
+from trainer.config_file import load
+from trainer.interrupts import Interrupts
+from trainer.services import free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = r"""
@@ -154,3 +160,41 @@ def test_a_killed_run_leaves_no_process(start, left_alive, tmp_path):
     run.kill()
     run.wait()
     assert left_alive() == []
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """What a configuration is refused with before anything is started or written."""
+
+    def refused(kind: type[Exception], *overrides: str) -> str:
+        ports = [f"{section}.port={free_port()}" for section in ("engine", "gateway", "agent_server")]
+        config = load(ROOT / "scripts/runs/quickstart.toml", [f"run.dir={tmp_path}/runs", *ports, *overrides])
+        with pytest.raises(kind) as caught:
+            launch.run(config, Interrupts())
+        assert not (tmp_path / "runs").exists()
+        return str(caught.value)
+
+    return refused
+
+
+def test_a_port_in_use_is_named_by_its_key(refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "gateway.port" in refused(ConfigError, f"gateway.port={taken.getsockname()[1]}")
+
+
+def test_an_agent_server_that_does_not_answer_is_named(refused):
+    url = f"http://127.0.0.1:{free_port()}"
+    assert f"agent_server.url ({url})" in refused(ServerUnreachable, f"agent_server.url={url}")
+
+
+def test_only_a_whole_checkpoint_with_steps_to_go_is_continued(refused, tmp_path):
+    class Actor:
+        def save_weights(self, path):
+            path.mkdir()
+
+        save_state = save_weights
+
+    resume = f"checkpoint.resume_from={tmp_path}/checkpoints"
+    assert "holds no whole checkpoint" in refused(ConfigError, resume)
+    Checkpoints(tmp_path / "checkpoints").save(16, Actor())
+    assert "is at step 16 already" in refused(ConfigError, resume, "train.steps=16")
