@@ -3,34 +3,31 @@
 from setup.demo.function import Function
 
 FUNCTIONS = (
-    Function("operator", "left + right", "left - right", ("2, 3", "4, 0", "1, 1"), """
+    Function("operator", "left + right", "left - right", ("2, 3", "4, 0"), """
         def add(left, right):
-            return left + right
+            total = left + right
+            return total
         """),
-    Function("operator", "width + height", "width - height", ("3, 2", "5, 0", "2, 1"), """
-        def perimeter(width, height):
-            half = width + height
-            return half + half
+    Function("operator", "full - len(items)", "full + len(items)", ("9, [1, 2]", "3, []"), """
+        def missing(full, items):
+            return full - len(items)
         """),
-    Function("operator", "item * factor", "item + factor", ("[1, 3], 2", "[], 2", "[2], 2"), """
-        def scale(items, factor):
-            return [item * factor for item in items]
-        """),
-    Function("operator", "and paid", "or paid", ("10, True", "20, True", "5, False"), """
+    Function("operator", "17 and paid", "17 or paid", ("20, False", "20, True", "5, False"), """
         def allowed(age, paid):
             return age > 17 and paid
         """),
-    Function("comparison", "left > right", "left < right", ("1, 2", "3, 3", "8, 5"), """
-        def bigger(left, right):
-            if left > right:
-                return left
-            return right
+    Function("operator", "rain or snow", "rain and snow", ("True, False", "True, True", "False, False"), """
+        def inside(rain, snow):
+            if rain or snow:
+                return 'in'
+            return 'out'
         """),
     Function("comparison", "degrees > 20", "degrees < 20", ("25", "20", "10"), """
         def warm(degrees):
-            return degrees > 20
+            hot = degrees > 20
+            return hot
         """),
-    Function("comparison", "item < 0", "item > 0", ("[1, -2]", "[]", "[-3, 0, 4]"), """
+    Function("comparison", "item < 0", "item > 0", ("[1, -2]", "[]", "[-3, 4]"), """
         def losses(items):
             found = []
             for item in items:
@@ -38,56 +35,73 @@ FUNCTIONS = (
                     found.append(item)
             return found
         """),
-    Function("comparison", "item == wanted", "item != wanted", ("[1, 2], 2", "[], 1", "[3, 3, 4], 3"), """
-        def matches(items, wanted):
-            return [item for item in items if item == wanted]
+    Function("comparison", "number == 0", "number != 0", ("0", "4"), """
+        def zero(number):
+            if number == 0:
+                return 'zero'
+            return 'other'
         """),
-    Function("constant", "1000", "100", ("2", "0", "5"), """
-        def grams(kilos):
-            return kilos * 1000
+    Function("comparison", "part != letter", "part == letter", ("'a b', 'a'", "'', 'a'"), """
+        def without(text, letter):
+            return [part for part in text.split() if part != letter]
         """),
-    Function("constant", "4", "3", ("2", "0", "1"), """
-        def wheels(cars):
-            return cars * 4
+    Function("constant", "2", "3", ("1", "0"), """
+        def wings(birds):
+            pairs = birds * 2
+            return pairs
         """),
-    Function("constant", "== 0", "== 1", ("[1, 2]", "[]", "[3, 4, 6]"), """
-        def evens(items):
-            return [item for item in items if item % 2 == 0]
+    Function("constant", "50", "40", ("60", "7"), """
+        def capped(score):
+            return min(score, 50)
         """),
-    Function("constant", "24", "12", ("1", "0", "3"), """
-        def hours(days):
-            return days * 24
+    Function("constant", "6", "8", ("True", "False"), """
+        def fine(late):
+            if late:
+                return 6
+            return 0
         """),
-    Function("name", "text.index", "text.count", ("'aab', 'b'", "'ba', 'a'", "'add', 'd'"), """
-        def place(text, letter):
-            return text.index(letter)
+    Function("constant", "True", "False", ("[1, 2]", "[3]"), """
+        def newest(years):
+            years = sorted(years, reverse=True)
+            return years
         """),
-    Function("name", "prices.values", "prices.keys", ("{'pen': 2}", "{}", "{'cup': 4, 'hat': 9}"), """
-        def amounts(prices):
-            return list(prices.values())
+    Function("name", "max", "min", ("{'a': 1, 'b': 2}", "{'c': 3}"), """
+        def tallest(people):
+            return max(people.values())
         """),
-    Function("name", "sorted", "reversed", ("[1, 2]", "[3]", "[5, 4, 6]"), """
-        def ordered(items):
-            return list(sorted(items))
+    Function("name", "min", "max", ("3, 4", "5, 5"), """
+        def closest(left, right):
+            return min(left, right)
         """),
-    Function("name", "return last", "return first", ("'Ann', 'Lee'", "'Bo', 'Bo'", "'Cy', 'Fox'"), """
-        def surname(first, last):
-            return last
+    Function("name", "upper", "lower", ("'ann'", "'X'"), """
+        def initial(name):
+            return name[0].upper()
         """),
-    Function("off_by_one", "2", "3", ("[4, 5, 6, 7]", "[1, 2, 3, 3]", "[9, 8, 7, 6]"), """
-        def third(items):
-            return items[2]
+    Function("name", "endswith", "startswith", ("['a.py']", "[]"), """
+        def scripts(names):
+            found = []
+            for name in names:
+                if name.endswith('.py'):
+                    found.append(name)
+            return found
         """),
-    Function("off_by_one", "range(limit + 1)", "range(limit)", ("2", "-1", "1"), """
-        def steps(limit):
-            return list(range(limit + 1))
+    Function("off_by_one", "1", "2", ("['a']", "[]"), """
+        def seats(rows):
+            return len(rows) + 1
         """),
-    Function("off_by_one", "len(items) - 1", "len(items)", ("[4, 5]", "[1, 2, 3]", "['a']"), """
-        def commas(items):
-            return len(items) - 1
+    Function("off_by_one", "1", "0", ("'abc'", "''"), """
+        def headless(text):
+            letters = text[1:]
+            return letters
         """),
-    Function("off_by_one", "-1", "-2", ("[1, 2]", "[3, 3]", "[5, 6, 7]"), """
-        def final(items):
-            return items[-1]
+    Function("off_by_one", "1", "0", ("4", "1"), """
+        def odds(number):
+            return list(range(1, number, 3))
+        """),
+    Function("off_by_one", "1", "2", ("5", "0"), """
+        def turn(count):
+            if count:
+                return count - 1
+            return 0
         """),
 )

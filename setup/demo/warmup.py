@@ -1,122 +1,119 @@
-"""24 functions for the warm start's scripted episodes. No function of another split is among them."""
+"""25 functions for the warm start's scripted episodes. No function of another split is among them."""
 
 from setup.demo.function import Function
 
 FUNCTIONS = (
-    Function("operator", "result + item", "result - item", ("[1, 2]", "[5]", "[]", "[3, 4, 5]"), """
+    Function("operator", "result + item", "result - item", ("[1, 2]", "[]", "[5]"), """
         def total(items):
             result = 0
             for item in items:
                 result = result + item
             return result
         """),
-    Function("operator", "width * height", "width + height", ("2, 3", "2, 2", "1, 7"), """
-        def area(width, height):
-            return width * height
+    Function("operator", "left - right", "left + right", ("5, 2", "4, 0", "3, 3"), """
+        def difference(left, right):
+            return left - right
         """),
-    Function("operator", "paid - price", "paid + price", ("10, 4", "5, 5", "3, 0"), """
-        def change(paid, price):
-            return paid - price
+    Function("operator", "first and second", "first or second", ("True, False", "True, True", "False, False"), """
+        def both(first, second):
+            return first and second
         """),
-    Function("operator", "left and right", "left or right", ("True, False", "True, True", "False, True"), """
-        def both(left, right):
-            return left and right
+    Function("operator", "wet or cold", "wet and cold", ("True, False", "True, True", "False, False"), """
+        def either(wet, cold):
+            return wet or cold
         """),
-    Function("operator", "number % size", "number + size", ("7, 3", "9, 3", "2, 5"), """
-        def remainder(number, size):
-            return number % size
+    Function("operator", "text + text", "text - text", ("'ha'", "''"), """
+        def doubled(text):
+            return text + text
         """),
-    Function("comparison", "item > best", "item < best", ("[1, 3]", "[4]", "[2, 9, 5]"), """
-        def largest(items):
-            best = items[0]
-            for item in items:
-                if item > best:
-                    best = item
-            return best
+    Function("comparison", "left > right", "left < right", ("5, 3", "2, 2", "1, 4"), """
+        def bigger(left, right):
+            if left > right:
+                return left
+            return right
         """),
-    Function("comparison", "age >= 18", "age > 18", ("18", "30", "7"), """
-        def adult(age):
-            return age >= 18
+    Function("comparison", "degrees < 10", "degrees > 10", ("5", "10", "30"), """
+        def cold(degrees):
+            return degrees < 10
         """),
-    Function("comparison", "left == right", "left != right", ("1, 1", "1, 2", "'a', 'a'"), """
+    Function("comparison", "left == right", "left != right", ("2, 2", "1, 3"), """
         def same(left, right):
             return left == right
         """),
-    Function("comparison", "item > 0", "item < 0", ("[1, -2]", "[]", "[3, 0, 4]"), """
-        def positives(items):
-            return [item for item in items if item > 0]
+    Function("comparison", "item != skip", "item == skip", ("[1, 2], 1", "[], 3", "[4, 4], 4"), """
+        def others(items, skip):
+            return [item for item in items if item != skip]
         """),
-    Function("comparison", "price < limit", "price > limit", ("[1, 9], 5", "[], 5", "[2, 3, 8], 4"), """
-        def cheap(prices, limit):
+    Function("comparison", "item > 0", "item < 0", ("[1, 2]", "[]", "[-3]"), """
+        def positive(items):
             found = []
-            for price in prices:
-                if price < limit:
-                    found.append(price)
+            for item in items:
+                if item > 0:
+                    found.append(item)
             return found
         """),
-    Function("constant", "2", "3", ("5", "0", "1"), """
-        def double(number):
-            return number * 2
+    Function("constant", "4", "3", ("1", "0", "2"), """
+        def wheels(cars):
+            return cars * 4
         """),
-    Function("constant", "total += 1", "total += 2", ("[1, 1], 1", "[], 1", "[4, 5], 4"), """
-        def count(items, wanted):
-            total = 0
-            for item in items:
-                if item == wanted:
-                    total += 1
-            return total
+    Function("constant", "5", "7", ("True", "False"), """
+        def bonus(won):
+            if won:
+                return 5
+            return 0
         """),
-    Function("constant", "result = 1", "result = 0", ("[2, 3]", "[0, 5]", "[4]"), """
-        def product(items):
-            result = 1
-            for item in items:
-                result = result * item
-            return result
+    Function("constant", "True", "False", ("[1, 2]", "[]", "[3]"), """
+        def ranked(items):
+            return sorted(items, reverse=True)
         """),
-    Function("constant", "100", "1000", ("1, 2", "0, 4", "3, 4"), """
-        def percent(part, whole):
-            return 100 * part // whole
+    Function("constant", "9", "6", ("12", "3"), """
+        def limit(number):
+            return min(number, 9)
         """),
-    Function("constant", "60", "50", ("1", "0", "2"), """
-        def minutes(hours):
-            return hours * 60
+    Function("constant", "3", "8", ("0", "1"), """
+        def fee(weight):
+            total = weight * 2
+            return total + 3
         """),
-    Function("name", "upper", "lower", ("'hi'", "'1'", "'Abc'"), """
+    Function("name", "max", "min", ("[1, 2]", "[5]"), """
+        def highest(items):
+            return max(items)
+        """),
+    Function("name", "min", "max", ("[3, 4]", "[6]"), """
+        def cheapest(prices):
+            best = min(prices)
+            return best
+        """),
+    Function("name", "upper", "lower", ("'a'", "''"), """
         def shout(text):
             return text.upper()
         """),
-    Function("name", "min(items)", "max(items)", ("[1, 2]", "[3]", "[5, 4, 6]"), """
-        def smallest(items):
-            return min(items)
+    Function("name", "lower", "upper", ("['A']", "[]"), """
+        def quiet(words):
+            return [word.lower() for word in words]
         """),
-    Function("name", "return second, first", "return first, second", ("(1, 2)", "(3, 3)", "('a', 'b')"), """
-        def swap(pair):
-            first, second = pair
-            return second, first
+    Function("name", "endswith", "startswith", ("'ok?'", "'ok'"), """
+        def question(text):
+            return text.endswith('?')
         """),
-    Function("name", "startswith", "endswith", ("'apple', 'app'", "'aba', 'a'", "'pie', 'e'"), """
-        def starts(word, prefix):
-            return word.startswith(prefix)
+    Function("off_by_one", "1", "2", ("5", "0"), """
+        def following(number):
+            return number + 1
         """),
-    Function("name", "strip", "split", ("' a '", "'b'", "'c d '"), """
-        def trim(text):
-            return text.strip()
+    Function("off_by_one", "1", "2", ("[7, 8]", "[4]"), """
+        def last_place(items):
+            return len(items) - 1
         """),
-    Function("off_by_one", "0", "1", ("[4, 5]", "[6, 6]", "[7, 8, 9]"), """
-        def first(items):
-            return items[0]
+    Function("off_by_one", "1", "2", ("2", "0"), """
+        def upto(number):
+            return list(range(number + 1))
         """),
-    Function("off_by_one", "range(1, limit + 1)", "range(1, limit)", ("3", "1", "0"), """
-        def counting(limit):
-            return list(range(1, limit + 1))
+    Function("off_by_one", "1", "0", ("[5, 6]", "[]"), """
+        def rest(items):
+            return items[1:]
         """),
-    Function("off_by_one", "len(items) - 1", "len(items) - 2", ("[1, 2]", "[3, 3]", "[5, 6, 7]"), """
-        def last(items):
-            index = len(items) - 1
-            return items[index]
-        """),
-    Function("off_by_one", "end - start + 1", "end - start", ("1, 3", "2, 2", "5, 9"), """
-        def days(start, end):
-            return end - start + 1
+    Function("off_by_one", "1", "0", ("3", "1"), """
+        def counted(number):
+            return list(range(1, number))
         """),
 )
