@@ -13,6 +13,7 @@ Invariant: a folder belongs to one run; a line is written whole, as soon as what
 """
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Callable, Sequence
@@ -79,8 +80,10 @@ class RunLog:
         return record
 
     def _append(self, name: str, record: dict) -> None:
+        # JSON has no word for a gradient norm that is not finite: it stands as text ("nan", "inf").
+        record = {key: str(value) if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
         with open(self.directory / name, "a") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
 
     def _draw(self) -> None:
         # Figure itself, not pyplot: no global state, no backend to choose, no display needed. Imported late: it takes a second.

@@ -79,6 +79,13 @@ def test_steps_and_evaluations_are_lines_and_a_curve(make_log):
     assert first.startswith(b"\x89PNG") and (log.directory / "reward.png").read_bytes() != first
 
 
+def test_a_figure_that_is_not_finite_stays_readable_json(make_log):
+    log = make_log()
+    log.step(1, {"reward_mean": 0.5, "grad_norm": float("nan"), "loss": float("-inf")})
+    (line,) = (log.directory / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "reward_mean": 0.5, "grad_norm": "nan", "loss": "-inf"}
+
+
 def test_the_display_says_in_a_file_what_it_shows_on_a_terminal(monkeypatch):
     monkeypatch.setattr("trainer.display.PLAIN_EVERY_S", 0.0)
     out = io.StringIO()
