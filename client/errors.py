@@ -7,10 +7,13 @@
     │   ├── InvalidRequest          400  a field is missing or wrong
     │   ├── Unauthorized            401  the token is missing or unknown
     │   ├── NotFound                404  no such session or task
-    │   └── Conflict                409  the session has ended
+    │   ├── Conflict                409  the session has ended
+    │   ├── ClientTimeout           a client process ran past its time and was ended
+    │   └── NoOutput                a client process said it was done and left no reward
     ├── ServerError                 the agent server failed
     │   ├── ServerUnreachable       no answer for longer than the outage limit
     │   ├── WorkerLost              a session's worker ended without a result
+    │   ├── SessionFailed           as a trainer hears of it: no reward, with the server's own boundary and code
     │   └── StorageError            the work directory cannot be written (disk full, read-only)
     ├── SandboxError                the sandbox failed, not the command in it
     │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
@@ -18,7 +21,8 @@
     ├── AgentError                  the agent program raised
     ├── ModelError                  the model's side of the conversation failed
     │   ├── ModelUnreachable        gateway or engine did not answer
-    │   └── ContextLengthExceeded   400  the prompt does not fit the context window
+    │   ├── ContextLengthExceeded   400  the prompt does not fit the context window
+    │   └── TraceIncomplete         the agent made calls that the gateway has no tokens of
     ├── GraderError                 tests could not be run or read (never a wrong patch)
     │   └── GraderTimeout
     └── Cancelled                   somebody asked for the end; not a fault
@@ -73,6 +77,14 @@ class Conflict(ClientError):
     code, http_status = "conflict", 409
 
 
+class ClientTimeout(ClientError):
+    code = "client_timeout"
+
+
+class NoOutput(ClientError):
+    code = "no_output"
+
+
 class ServerError(StackError):
     boundary, code = "server", "server_error"
 
@@ -83,6 +95,17 @@ class ServerUnreachable(ServerError):
 
 class WorkerLost(ServerError):
     code = "worker_lost"
+
+
+class SessionFailed(ServerError):
+    """`told`: the failure as the agent server told it, if it did."""
+
+    code = "session_failed"
+
+    def __init__(self, message: str, told: dict):
+        super().__init__(message)
+        self.boundary = str(told.get("boundary", self.boundary))
+        self.code = str(told.get("code", self.code))
 
 
 class StorageError(ServerError):
@@ -123,6 +146,10 @@ class ModelUnreachable(ModelError):
 
 class ContextLengthExceeded(ModelError):
     code, http_status = "context_length_exceeded", 400
+
+
+class TraceIncomplete(ModelError):
+    code = "trace_incomplete"
 
 
 class GraderError(StackError):

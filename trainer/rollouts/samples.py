@@ -9,41 +9,12 @@ import math
 import signal
 from dataclasses import dataclass
 
-from client.errors import Cancelled, ClientError, ModelError, ServerError, ServerUnreachable, StackError
+from client.errors import Cancelled, ClientTimeout, NoOutput, ServerUnreachable, SessionFailed, StackError, TraceIncomplete
 from trainer.records import Sample, Trace
 from trainer.rollouts.process import ClientExit, Session
 
 EXIT_UNREACHABLE = 75
 EXIT_CANCELLED = 128 + signal.SIGTERM
-
-
-class ClientTimeout(ClientError):
-    """The client ran past its time and was ended."""
-
-    code = "client_timeout"
-
-
-class NoOutput(ClientError):
-    """The client said it was done and left no reward."""
-
-    code = "no_output"
-
-
-class TraceIncomplete(ModelError):
-    """The agent made model calls that the gateway has no tokens of: the reward would train the wrong ones."""
-
-    code = "trace_incomplete"
-
-
-class SessionFailed(ServerError):
-    """The agent server gave the session no reward. Boundary and code are the server's own where the client told them."""
-
-    code = "session_failed"
-
-    def __init__(self, message: str, told: dict):
-        super().__init__(message)
-        self.boundary = str(told.get("boundary", self.boundary))
-        self.code = str(told.get("code", self.code))
 
 
 @dataclass(frozen=True, slots=True)
