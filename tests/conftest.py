@@ -11,6 +11,11 @@ import pytest
 from trainer.interrupts import SIGNALS, Interrupts
 
 
+def pytest_configure() -> None:
+    """A suite started in the background (`&`) ignores SIGINT, and so would every process it starts, for good."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)  # stable: otherwise the order of the folders
 

@@ -28,15 +28,7 @@ def start_client(folder: Path, agent_server_url: str, *, session_id: str = "s", 
         "RELAX_SESSION_IO_DIR": str(folder), "RELAX_BASE_URL": base_url, "RELAX_SESSION_ID": session_id, "RELAX_GROUP_ID": session_id,
         "RELAX_ROLLOUT_MODE": "train", "AGENT_SERVER_URL": agent_server_url,
     } | extra  # fmt: skip
-    return subprocess.Popen(
-        ["/bin/bash", "-lc", f"exec {CLIENT}"], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=hear_sigint,
-    )  # fmt: skip
-
-
-def hear_sigint() -> None:
-    """A suite started in the background ignores SIGINT, and a shell cannot trap what was ignored when it started."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(["/bin/bash", "-lc", f"exec {CLIENT}"], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def end(process: subprocess.Popen, timeout_s: float = 60.0) -> tuple[int, str]:
