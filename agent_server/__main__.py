@@ -20,6 +20,9 @@ MISSING_SHOWN = 5
 
 def main() -> None:
     """Exits with 2 and one message when something is wrong; otherwise does not return."""
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(f"python -m agent_server: starts the agent server. Its settings are environment variables:\n{describe()}")
+        return
     if sys.argv[1:]:
         sys.exit(f"agent_server takes no arguments, its settings come from the environment:\n{describe()}")
     try:

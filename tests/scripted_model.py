@@ -35,7 +35,6 @@ class ScriptedModel:
 
     scripts: dict[str, list] = field(default_factory=dict)
     requests: dict[str, list[dict]] = field(default_factory=dict)
-    disconnected: set[str] = field(default_factory=set)
     url: str = ""
 
     def answer(self, key: str, body: dict) -> tuple[int, dict]:

@@ -10,11 +10,9 @@ import signal
 from dataclasses import dataclass
 
 from client.errors import Cancelled, ClientTimeout, NoOutput, ServerUnreachable, SessionFailed, StackError, TraceIncomplete
+from client.wire import EXIT_CODES, EXIT_UNREACHABLE, Status
 from trainer.records import Sample, Trace
 from trainer.rollouts.process import ClientExit, Session
-
-EXIT_UNREACHABLE = 75
-EXIT_CANCELLED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def _compare_calls(trace: Trace, counted: object) -> str:
 def _failure_of(exit: ClientExit) -> StackError:
     if exit.exit_code == EXIT_UNREACHABLE:
         return ServerUnreachable(f"the client could not reach the agent server: {_end(exit.log)}")
-    if exit.exit_code in (EXIT_CANCELLED, -signal.SIGTERM, -signal.SIGKILL):
+    if exit.exit_code in (EXIT_CODES[Status.CANCELLED], -signal.SIGTERM, -signal.SIGKILL):
         return Cancelled(f"the session was cancelled: {_end(exit.log)}")
     return SessionFailed(f"the client exited {exit.exit_code}: {_end(exit.log)}", _told(_end(exit.log)))
 
