@@ -3,11 +3,11 @@
 Invariant: what cannot work is said here, before a port is open: settings, rows, images, Apptainer, port.
 """
 
-import logging
 import os
 import socket
 import sys
 
+from agent_server import logs
 from agent_server.agents import mini
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
@@ -40,7 +40,7 @@ def serve():
     """What gunicorn calls for the application."""
     from agent_server.app import create_app
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.set_up()
     return create_app(Settings.from_environment(os.environ))
 
 

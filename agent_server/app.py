@@ -12,7 +12,9 @@ from werkzeug.exceptions import HTTPException
 from agent_server.api import ops, sessions, tasks
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
+from agent_server.events import EventLog
 from agent_server.executors.local import LocalExecutor
+from agent_server.metrics import Metrics
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.leases import Leases
@@ -20,6 +22,7 @@ from client.errors import StackError, Unauthorized
 
 log = logging.getLogger(__name__)
 BODY_LIMIT_BYTES = 4 * 2**20
+RETRY_AFTER_S = 5
 
 
 def create_app(settings: Settings) -> Flask:
@@ -29,8 +32,11 @@ def create_app(settings: Settings) -> Flask:
     app.json.sort_keys = False
     catalog = Catalog(settings.data_path)
     store = Store(settings.work_dir)
-    dispatcher = Dispatcher(settings, store, catalog, LocalExecutor(settings))
-    app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=Leases(catalog, settings.seed))
+    metrics = Metrics(store, serving=lambda: dispatcher.ready)
+    events = EventLog(store, settings.event_log, [metrics.observe])
+    dispatcher = Dispatcher(settings, store, catalog, LocalExecutor(settings), events)
+    leases = Leases(catalog, settings.seed)
+    app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics)
     for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint):
         app.register_blueprint(blueprint)
     app.before_request(_check_token)
@@ -43,12 +49,15 @@ def create_app(settings: Settings) -> Flask:
 def _check_token() -> None:
     token = current_app.extensions["settings"].token
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if token and request.blueprint != ops.blueprint.name and not hmac.compare_digest(given.encode(), token.encode()):
+    if token and request.endpoint not in ops.OPEN_TO_ALL and not hmac.compare_digest(given.encode(), token.encode()):
         raise Unauthorized("this server wants `Authorization: Bearer TOKEN`, with its AGENT_SERVER_TOKEN")
 
 
 def _stack_error(error: StackError) -> tuple[Response, int]:
-    return jsonify(error=error.as_dict()), error.http_status
+    answer = jsonify(error=error.as_dict())
+    if error.http_status in (429, 503):
+        answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return answer, error.http_status
 
 
 def _http_error(error: HTTPException) -> tuple[Response, int]:

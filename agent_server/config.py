@@ -6,6 +6,7 @@ refused before anything starts.
 
 import difflib
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ class Settings(BaseModel):
     token: str = Field("", description="bearer token that every call but health must carry; empty: none", repr=False)
     train_concurrency: int = Field(16, ge=1, description="training sessions that run at once")
     eval_concurrency: int = Field(16, ge=1, description="evaluation sessions that run at once")
+    sandbox_starts: int = Field(os.cpu_count() or 1, ge=1, description="sandboxes that start at once; default: the cores")
+    gradings: int = Field(max(1, (os.cpu_count() or 1) // 2), ge=1, description="gradings that run at once; default: half the cores")
+    queue_limit: int = Field(10_000, ge=1, description="sessions that may be queued; a further one is told to ask again later")
     agent_config: str = Field("tools", description="`text`, `tools`, or the path of a YAML file")
     seed: int = Field(0, description="orders the training epochs")
     session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
@@ -40,6 +44,10 @@ class Settings(BaseModel):
     sandbox_start_timeout_s: float = Field(60.0, gt=0, description="until a sandbox answers; a session starts two")
     command_timeout_s: float = Field(60.0, gt=0, description="one command of the agent")
     model_timeout_s: float = Field(600.0, gt=0, description="one model call")
+    drain_timeout_s: float = Field(30.0, ge=0, description="after SIGTERM, how long running sessions are awaited before they are left to the next start")
+    record_retention_s: float = Field(3600.0, gt=0, description="how long the record of an ended session can be asked for")
+    lease_timeout_s: float = Field(3600.0, gt=0, description="a group none of whose sessions completes gives its row back after this")
+    file_retention_s: float = Field(7 * 86400.0, gt=0, description="how long trajectories, logs and leases are kept")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
@@ -87,8 +95,14 @@ class Settings(BaseModel):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The semaphores: sessions at once, by mode."""
-        return {"train": self.train_concurrency, "eval": self.eval_concurrency}
+        """What may be changed while the server runs: sessions at once by mode, the gates, the queue."""
+        return {
+            "train": self.train_concurrency,
+            "eval": self.eval_concurrency,
+            "sandbox_starts": self.sandbox_starts,
+            "gradings": self.gradings,
+            "queue": self.queue_limit,
+        }
 
     @property
     def scratch_dir(self) -> Path:
@@ -97,6 +111,14 @@ class Settings(BaseModel):
     @property
     def trajectory_dir(self) -> Path:
         return self.work_dir / "trajectories"
+
+    @property
+    def gate_dir(self) -> Path:
+        return self.work_dir / "gates"
+
+    @property
+    def event_log(self) -> Path:
+        return self.work_dir / "events.jsonl"
 
     @property
     def log_dir(self) -> Path:

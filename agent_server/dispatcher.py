@@ -1,47 +1,56 @@
 """The server's one moving part: looks at the store, asks the scheduler, tells the executor.
 
 A thread that reconciles again and again: on every notification, and at least every half second, so that a lost
-notification costs a moment. API threads wait here for a session's end.
+notification costs a moment. It also tells what happened (events) and sweeps what nobody needs any more.
 Invariant: it keeps nothing that the store does not hold, except whom it asked to stop and when.
 """
 
 import logging
+import os
 import shutil
 import signal
 import socket
+import sqlite3
 import threading
 import time
 
 from agent_server.config import Settings
+from agent_server.events import ENDS, EventLog
 from agent_server.executors.local import LocalExecutor
-from agent_server.scheduler import admissions
+from agent_server.scheduler import admissions, free_slots
 from agent_server.store.store import Store
-from agent_server.tasks.catalog import Catalog
-from agent_server.worker import Job, notify
+from agent_server.tasks.catalog import MODES, Catalog
+from agent_server.waiters import Waiters
+from agent_server.worker import MOST_ATTEMPTS, Job, notify
 from client.errors import ConfigError, ServerError, StackError, WorkerLost
 from client.wire import SessionView
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.5
+SWEEP_S = 30.0  # between two looks for what has expired
+WAKE_ANYWAY_S = 60.0  # a waiter that nobody woke looks for itself
 STOP_GRACE_S = 1.0  # between the polite signal to a cancelled session's worker and the one that cannot be ignored
 
 
 class Dispatcher:
-    def __init__(self, settings: Settings, store: Store, catalog: Catalog, executor: LocalExecutor):
+    def __init__(self, settings: Settings, store: Store, catalog: Catalog, executor: LocalExecutor, events: EventLog):
         self._settings = settings
         self._store = store
         self._catalog = catalog
         self._executor = executor
+        self._events = events
+        self._waiters = Waiters()
+        self._draining = False
+        self._sweep_at = 0.0
         self._watched: dict[int, tuple[str, int]] = {}  # worker pid -> session, attempt
         self._stop_asked_at: dict[tuple[str, int], float] = {}
-        self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dispatcher", daemon=True)
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def start(self) -> None:
         """Adopt what an earlier server left running, then begin to dispatch; returns at once. Raises ConfigError, StorageError."""
-        for folder in (self._settings.scratch_dir, self._settings.trajectory_dir, self._settings.log_dir):
+        for folder in (self._settings.scratch_dir, self._settings.trajectory_dir, self._settings.log_dir, self._settings.gate_dir):
             folder.mkdir(parents=True, exist_ok=True)
         try:
             self._inbox.bind(self._settings.notify_address)
@@ -50,24 +59,54 @@ class Dispatcher:
                 f"another agent server works in AGENT_SERVER_WORK_DIR={self._settings.work_dir}; stop it or choose another folder"
             ) from taken
         self._inbox.settimeout(LOOK_AGAIN_S)
+        self._store.set_limits(self._settings.limits)
         self._adopt()
         self._thread.start()
 
     @property
-    def ready(self) -> bool:
-        return self._thread.is_alive() and self._executor.ready
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Stop the sessions that run, then the dispatcher. Queued ones stay queued for the next start."""
-        if not self._thread.is_alive():
-            return
+    @property
+    def ready(self) -> bool:
+        """Sessions are accepted and run."""
+        return self.alive and self._executor.ready and not self._draining
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def drain(self) -> None:
+        """Admit nothing more, and return when nothing runs or the time for it is up. What still runs then is left to itself
+        and adopted by the next start; who waits for it is told to ask again."""
+        self._draining = True
+        log.info("draining: no new sessions, up to %g s for those that run", self._settings.drain_timeout_s)
+        deadline = time.monotonic() + self._settings.drain_timeout_s
+        while self._store.active() and time.monotonic() < deadline and self.alive:
+            time.sleep(0.05)
+        if left := [row["id"] for row in self._store.active()]:
+            log.info("left to the next start: %s", ", ".join(left))
+
+    def cancel_all(self) -> None:
+        """Stop the sessions that run, whoever may want them. Queued ones stay queued for the next start."""
+        self._draining = True
         for row in self._store.active():
             self._store.request_cancel(row["id"])
         self.wake()
         deadline = time.monotonic() + 2 * STOP_GRACE_S + 1.0
         while self._store.active() and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def release_waiters(self) -> None:
+        """Answer all who wait with what is known now, and let nobody wait any more."""
+        self._waiters.close()
+
+    def stop(self) -> None:
+        """End the dispatcher and the fork server; workers go on."""
+        if not self.alive:
+            return
         self._stopping.set()
+        self.release_waiters()
         self.wake()
         self._thread.join(timeout=5.0)
         self._executor.stop()
@@ -80,13 +119,13 @@ class Dispatcher:
     def wait_terminal(self, session_id: str, timeout_s: float) -> SessionView:
         """The session as soon as it is terminal, or as it is when the time is up. Raises NotFound."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            with self._changed:
+        with self._waiters.waiting(session_id) as ended:
+            while True:
                 view = self._store.view(session_id)
                 left_s = deadline - time.monotonic()
-                if view.status.terminal or left_s <= 0:
+                if view.status.terminal or left_s <= 0 or self._waiters.closed:
                     return view
-                self._changed.wait(min(left_s, 2.0))
+                ended.wait(min(left_s, WAKE_ANYWAY_S))
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -95,14 +134,14 @@ class Dispatcher:
             try:
                 self._executor.start()
                 self._reconcile()
+                self._tell()
+                self._sweep()
             except StackError as failure:
                 log.error("dispatcher: %s", failure)
                 time.sleep(LOOK_AGAIN_S)
             except Exception:
                 log.exception("dispatcher: this pass failed and will be tried again")
                 time.sleep(LOOK_AGAIN_S)
-            with self._changed:
-                self._changed.notify_all()
             self._sleep()
 
     def _sleep(self) -> None:
@@ -119,12 +158,36 @@ class Dispatcher:
 
     def _reconcile(self) -> None:
         self._bury_ended_workers()
-        self._stop_unwanted()
-        active = self._store.active()
-        running = {mode: sum(row["mode"] == mode for row in active) for mode in self._settings.limits}
-        queued = {mode: self._store.queued(mode, limit) for mode, limit in self._settings.limits.items()}
-        for session_id in admissions(queued, running, self._settings.limits):
+        active = self._stop_unwanted()
+        if self._draining:
+            return
+        limits = {name: value for name, value in self._store.limits().items() if name in MODES}
+        running = {mode: sum(row["mode"] == mode for row in active) for mode in limits}
+        queued = {mode: self._store.queued(mode, free) for mode, free in free_slots(running, limits).items()}
+        for session_id in admissions(queued, running, limits):
             self._start(session_id)
+
+    def _tell(self) -> None:
+        told = self._events.tell()
+        self._waiters.wake(event["session_id"] for event in told if event["name"] in ENDS)
+
+    def _sweep(self) -> None:
+        """Now and then: records, leases and files whose time is over."""
+        if time.monotonic() < self._sweep_at:
+            return
+        self._sweep_at = time.monotonic() + min(SWEEP_S, self._settings.record_retention_s / 2, self._settings.lease_timeout_s / 2)
+        gone = self._store.expire(
+            record_s=self._settings.record_retention_s,
+            lease_idle_s=self._settings.lease_timeout_s,
+            lease_s=self._settings.file_retention_s,
+        )
+        if gone:
+            log.info("%d records expired", gone)
+        too_old = time.time() - self._settings.file_retention_s
+        for folder in (self._settings.trajectory_dir, self._settings.log_dir):
+            for entry in os.scandir(folder):
+                if entry.stat().st_mtime < too_old:
+                    os.unlink(entry.path)
 
     def _start(self, session_id: str) -> None:
         row = self._store.admit(session_id)
@@ -149,15 +212,18 @@ class Dispatcher:
         session_id, attempt = self._watched.pop(pid)
         self._stop_asked_at.pop((session_id, attempt), None)
         lost = WorkerLost(f"the worker (pid {pid}) ended without a result; see {self._settings.log_dir}/{session_id}.log")
-        if self._store.end_without_result(session_id, lost, attempt=attempt):
+        again = self._store.requeue(session_id, lost, attempt=attempt, most_attempts=MOST_ATTEMPTS)
+        if again or self._store.end_without_result(session_id, lost, attempt=attempt):
             self._executor.kill_group(pid)
             shutil.rmtree(self._settings.scratch_dir / f"{session_id}.{attempt}", ignore_errors=True)
 
-    def _stop_unwanted(self) -> None:
-        """Ask the workers of cancelled or overdue sessions to stop; end those that do not."""
+    def _stop_unwanted(self) -> list[sqlite3.Row]:
+        """Ask the workers of cancelled or overdue sessions to stop; end those that do not. Returns the active sessions."""
         now = time.time()
-        for row in self._store.active():
-            overdue = now - row["started_at"] > self._settings.session_timeout_s
+        active = self._store.active()
+        for row in active:
+            waits_s = now - row["waiting_since"] if row["waiting_since"] else 0.0
+            overdue = now - row["started_at"] - row["waited_s"] - waits_s > self._settings.session_timeout_s
             if not (row["cancel_requested"] or overdue) or row["worker_pid"] is None:
                 continue
             worker, key = (row["worker_pid"], row["worker_start_ticks"]), (row["id"], row["attempt"])
@@ -169,6 +235,7 @@ class Dispatcher:
                 self._executor.signal(*worker, signal.SIGTERM)
             elif now - self._stop_asked_at[key] > STOP_GRACE_S:
                 self._executor.signal(*worker, signal.SIGKILL)
+        return active
 
     def _adopt(self) -> None:
         """Watch the workers of an earlier server that still run. Those that are gone have failed."""
@@ -178,4 +245,5 @@ class Dispatcher:
                 self._watched[pid] = key
                 continue
             lost = WorkerLost("the server was restarted, and the session's worker was gone")
-            self._store.end_without_result(row["id"], lost, attempt=row["attempt"])
+            if not self._store.requeue(row["id"], lost, attempt=row["attempt"], most_attempts=MOST_ATTEMPTS):
+                self._store.end_without_result(row["id"], lost, attempt=row["attempt"])

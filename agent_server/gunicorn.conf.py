@@ -4,7 +4,9 @@ Threads are made on demand, so a high ceiling costs nothing until clients wait.
 """
 
 import os
+import signal
 import sys
+import threading
 
 from gunicorn.arbiter import Arbiter
 
@@ -19,7 +21,7 @@ threads = 1200
 worker_connections = 2400
 backlog = 2048
 timeout = 0  # a long poll is not a hang
-graceful_timeout = 10
+graceful_timeout = int(_settings.drain_timeout_s) + 15
 keepalive = 75
 loglevel = "warning"
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -27,14 +29,38 @@ worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 def post_worker_init(worker):
     """In the serving process: bring the dispatcher up, or end the server with the reason."""
+    dispatcher = worker.app.wsgi().extensions["dispatcher"]
     try:
-        worker.app.wsgi().extensions["dispatcher"].start()
+        dispatcher.start()
     except StackError as failure:
         print(f"agent_server: {failure}", file=sys.stderr, flush=True)
         sys.exit(Arbiter.APP_LOAD_ERROR)  # gunicorn does not start such a worker again
+    _stop_in_order(worker, dispatcher)
+
+
+def _stop_in_order(worker, dispatcher):
+    """SIGTERM drains, SIGINT and SIGQUIT cancel what runs; calls are answered meanwhile, and then gunicorn ends the worker.
+
+    In threads: a handler runs in the middle of whatever the main thread does, and may not wait for a lock held there.
+    """
+
+    def after(first):
+        def handler(number, frame):
+            def stop():
+                first()
+                dispatcher.release_waiters()
+                worker.handle_exit(number, frame)
+
+            threading.Thread(target=stop, name="stop", daemon=True).start()
+
+        return handler
+
+    signal.signal(signal.SIGTERM, after(dispatcher.drain))
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, after(dispatcher.cancel_all))
 
 
 def worker_exit(_server, worker):
-    """The serving process ends: stop what runs."""
+    """The serving process ends."""
     if worker.app.callable is not None:
         worker.app.callable.extensions["dispatcher"].stop()

@@ -8,18 +8,20 @@ Invariant: exactly one terminal record, and no process of the session outlives t
 import ctypes
 import logging
 import os
+import resource
 import shutil
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_server.agents import mini
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.config import Settings
+from agent_server.gates import Gate
 from agent_server.grading.base import NO_SUBMISSION, Grade, collect_diff, grade, prepare
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
@@ -32,6 +34,7 @@ from client.wire import Status
 log = logging.getLogger(__name__)
 PR_SET_CHILD_SUBREAPER = 36
 AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
+MOST_ATTEMPTS = 3
 STORE_RETRY_S = 600.0  # a result waits this long for a full disk to be freed
 
 
@@ -59,15 +62,32 @@ class Job:
     task: Task
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the session's phases took: wall seconds, and CPU seconds of the worker and of what ended meanwhile."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, phase: str) -> Iterator[None]:
+        started, cpu_before = time.monotonic(), _cpu_s()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+            self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + _cpu_s() - cpu_before
+
+
 def run(job: Job, settings: Settings) -> None:
     """Run the session and record its end. Returns normally in every case that could be recorded."""
     _become_owner_of_descendants()
     store = Store(settings.work_dir)
-    seconds: dict[str, float] = {}
+    costs = Costs()
     try:
         me = look_up(os.getpid())
         store.register_worker(job.session_id, job.attempt, me.pid, me.start_ticks)
-        outcome, verdict = _work(job, settings, store, seconds)
+        outcome, verdict = _Session(job, settings, store, costs).work()
         end = dict(
             status=Status.COMPLETED, agent_exit_status=outcome.exit_status, submission=outcome.submission,
             n_calls=outcome.n_calls, reward=verdict.reward, grade=verdict.as_dict(),
@@ -78,67 +98,85 @@ def run(job: Job, settings: Settings) -> None:
     except (Stopped, Cancelled):
         end = dict(status=Status.CANCELLED, error=Cancelled("cancelled while running").as_dict())
     except StackError as failure:
+        if failure.transient and store.requeue(job.session_id, failure, attempt=job.attempt, most_attempts=MOST_ATTEMPTS):
+            return notify(settings.notify_address)
         end = dict(status=Status.FAILED, error=failure.as_dict())
     except Exception as unexpected:
         log.exception("session %s", job.session_id)
         end = dict(status=Status.FAILED, error=StackError(f"{type(unexpected).__name__}: {unexpected}"[:1000]).as_dict())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shutil.rmtree(_scratch(job, settings), ignore_errors=True)
-    _record(store, job, {**end, "seconds": seconds})
+    largest_kib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    _record(store, job, {**end, "seconds": costs.seconds, "cpu_seconds": costs.cpu_seconds, "peak_memory_bytes": largest_kib * 1024})
     store.close()
     notify(settings.notify_address)
 
 
-def _work(job: Job, settings: Settings, store: Store, seconds: dict[str, float]) -> tuple[Outcome, Grade]:
-    config = mini.load_config(settings.agent_config)
-    with _sandbox(job, settings, config, seconds) as sandbox:
-        prepare(job.task, sandbox)
-        store.note(job.session_id, "agent_started", sandbox_start_s=seconds["sandbox_start"])
-        with _timed(seconds, "agent"), _alarm(settings.agent_timeout_s + AGENT_GRACE_S):
-            outcome = _run_agent(job, settings, config, sandbox, seconds)
-        if outcome.submitted and not outcome.submission.strip():
-            outcome = Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
-    if not outcome.submission.strip():
-        return outcome, NO_SUBMISSION
-    store.begin_grading(job.session_id, job.attempt)
-    with _timed(seconds, "grading"), _sandbox(job, settings, config, seconds) as sandbox:
-        return outcome, grade(job.task, outcome.submission, sandbox, timeout_s=settings.grading_timeout_s)
+class _Session:
+    """The way through one session: sandbox, agent, submission, fresh sandbox, grade."""
 
+    def __init__(self, job: Job, settings: Settings, store: Store, costs: Costs):
+        self._job, self._settings, self._store, self._costs = job, settings, store, costs
+        self._config = mini.load_config(settings.agent_config)
 
-def _run_agent(job: Job, settings: Settings, config: mini.MiniConfig, sandbox: Sandbox, seconds: dict[str, float]) -> Outcome:
-    try:
-        return mini.run(
-            job.task.problem_statement,
-            sandbox,
-            ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
-            config,
-            agent_timeout_s=settings.agent_timeout_s,
-            command_timeout_s=settings.command_timeout_s,
-            trajectory=settings.trajectory_dir / f"{job.session_id}.json",
-            seconds=seconds,
-        )
-    except AgentOutOfTime:
-        raise AgentError(
-            f"the agent did not end within {AGENT_GRACE_S:g} s after its limit of {settings.agent_timeout_s:g} s; "
-            "a command or model call outlasted it: lower AGENT_SERVER_COMMAND_TIMEOUT_S or AGENT_SERVER_MODEL_TIMEOUT_S"
-        ) from None
+    def work(self) -> tuple[Outcome, Grade]:
+        job = self._job
+        with self._sandbox("commands") as sandbox:
+            with self._costs.of("prepare"):
+                prepare(job.task, sandbox)
+            self._store.model_called(job.session_id, job.attempt)
+            with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
+                outcome = self._run_agent(sandbox)
+            if outcome.submitted and not outcome.submission.strip():
+                outcome = Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+        if not outcome.submission.strip():
+            return outcome, NO_SUBMISSION
+        self._store.begin_grading(job.session_id, job.attempt)
+        with self._gate("gradings"), self._sandbox("tests") as sandbox, self._costs.of("grading"):
+            return outcome, grade(job.task, outcome.submission, sandbox, timeout_s=self._settings.grading_timeout_s)
 
+    def _run_agent(self, sandbox: Sandbox) -> Outcome:
+        settings, job = self._settings, self._job
+        try:
+            return mini.run(
+                job.task.problem_statement,
+                sandbox,
+                ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
+                self._config,
+                agent_timeout_s=settings.agent_timeout_s,
+                command_timeout_s=settings.command_timeout_s,
+                trajectory=settings.trajectory_dir / f"{job.session_id}.json",
+                seconds=self._costs.seconds,
+            )
+        except AgentOutOfTime:
+            raise AgentError(
+                f"the agent did not end within {AGENT_GRACE_S:g} s after its limit of {settings.agent_timeout_s:g} s; "
+                "a command or model call outlasted it: lower AGENT_SERVER_COMMAND_TIMEOUT_S or AGENT_SERVER_MODEL_TIMEOUT_S"
+            ) from None
 
-@contextmanager
-def _sandbox(job: Job, settings: Settings, config: mini.MiniConfig, seconds: dict[str, float]) -> Iterator[Sandbox]:
-    scratch = _scratch(job, settings)
-    _make_directory(scratch)
-    started = time.monotonic()
-    sandbox = apptainer.start(
-        apptainer.image_path(settings.sif_dir, job.task.image_name),
-        scratch=scratch, env=config.environment.env, start_timeout_s=settings.sandbox_start_timeout_s,
-    )  # fmt: skip
-    seconds["sandbox_start"] = seconds.get("sandbox_start", 0.0) + time.monotonic() - started
-    try:
-        yield sandbox
-    finally:
-        sandbox.close()
-        reap_orphans()
+    @contextmanager
+    def _sandbox(self, used_for: str) -> Iterator[Sandbox]:
+        """A fresh sandbox of the task's image. The CPU time of all that ran in it is known, as `used_for`, when it has ended."""
+        scratch = _scratch(self._job, self._settings)
+        _make_directory(scratch)
+        with self._gate("sandbox_starts"), self._costs.of("sandbox_start"):
+            sandbox = apptainer.start(
+                apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
+                scratch=scratch, env=self._config.environment.env, start_timeout_s=self._settings.sandbox_start_timeout_s,
+            )  # fmt: skip
+        try:
+            yield sandbox
+        finally:
+            cpu_before = _cpu_s()
+            sandbox.close()
+            reap_orphans()
+            self._costs.cpu_seconds[used_for] = _cpu_s() - cpu_before
+
+    def _gate(self, name: str) -> AbstractContextManager[None]:
+        """Inside the gate of that limit; while we wait there, the session's time limit stands still."""
+        store, me = self._store, (self._job.session_id, self._job.attempt)
+        gate = Gate(self._settings.gate_dir, name, slots=lambda: store.limits()[name])
+        return gate.passed(on_wait=lambda: store.waiting(*me, name), on_pass=lambda: store.passed(*me))
 
 
 def _scratch(job: Job, settings: Settings) -> Path:
@@ -152,13 +190,10 @@ def _make_directory(path: Path) -> None:
         raise StorageError(f"cannot make {path}: {refused}; free space under the work directory") from refused
 
 
-@contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds[phase] = time.monotonic() - started
+def _cpu_s() -> float:
+    """CPU seconds so far of this process and of all that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 @contextmanager

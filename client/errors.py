@@ -12,6 +12,8 @@
     │   └── NoOutput                a client process said it was done and left no reward
     ├── ServerError                 the agent server failed
     │   ├── ServerUnreachable       no answer for longer than the outage limit
+    │   ├── ServerBusy              429  its queue is full; ask again later
+    │   ├── ServerStopping          503  it drains and takes no new sessions; ask its successor
     │   ├── WorkerLost              a session's worker ended without a result
     │   ├── SessionFailed           as a trainer hears of it: no reward, with the server's own boundary and code
     │   └── StorageError            the work directory cannot be written (disk full, read-only)
@@ -38,6 +40,7 @@ class StackError(Exception):
     boundary = "server"
     code = "internal"
     http_status = 500
+    transient = False  # the same attempt may well succeed when it is made again
 
     def __init__(self, message: str, *, field: str | None = None):
         super().__init__(message)
@@ -93,6 +96,14 @@ class ServerUnreachable(ServerError):
     code, http_status = "server_unreachable", 503
 
 
+class ServerBusy(ServerError):
+    code, http_status = "busy", 429
+
+
+class ServerStopping(ServerError):
+    code, http_status = "stopping", 503
+
+
 class WorkerLost(ServerError):
     code = "worker_lost"
 
@@ -125,11 +136,11 @@ class ImageCorrupt(SandboxError):
 
 
 class SandboxStartFailed(SandboxError):
-    code = "sandbox_start"
+    code, transient = "sandbox_start", True
 
 
 class SandboxDied(SandboxError):
-    code = "sandbox_died"
+    code, transient = "sandbox_died", True
 
 
 class AgentError(StackError):

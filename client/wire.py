@@ -39,6 +39,7 @@ class SessionRequest(BaseModel):
 
     `session_id` is the client's own name for the session: the same one again answers the same server session.
     `base_url` is where the agent's model calls go (`/v1/chat/completions` is appended), with `api_key` as bearer token.
+    `run_id` is the trainer's name space: sessions, groups and epochs of different runs know nothing of each other.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -50,6 +51,7 @@ class SessionRequest(BaseModel):
     api_key: Annotated[str, Field(min_length=1, max_length=4096)]
     task_id: Name | None = None
     metadata: dict[str, Any] = {}
+    run_id: Annotated[str, Field(max_length=256)] = ""
 
     @classmethod
     def parse(cls, body: Any) -> "SessionRequest":
@@ -84,3 +86,5 @@ class SessionView(BaseModel):
     task_id: str | None = None
     grade: dict[str, Any] | None = None
     seconds: dict[str, float] = {}
+    cpu_seconds: dict[str, float] = {}
+    peak_memory_bytes: int | None = None

@@ -3,13 +3,15 @@
 Invariant: a repeated call answers what the first one did.
 """
 
+import logging
 import shutil
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
-from client.errors import InvalidRequest, StorageError
+from client.errors import InvalidRequest, ServerStopping, StorageError
 from client.wire import SessionRequest
 
+log = logging.getLogger(__name__)
 blueprint = Blueprint("sessions", __name__)
 LONGEST_WAIT_S = 300.0
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
@@ -18,9 +20,13 @@ FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its record
 @blueprint.post("/sessions")
 def create() -> Response:
     session = SessionRequest.parse(request.get_json(force=True, silent=True))
+    store, dispatcher = current_app.extensions["store"], current_app.extensions["dispatcher"]
+    if dispatcher.draining:
+        raise ServerStopping("the server drains and takes no new sessions; its successor will")
     _check_disk()
-    session_id, status = current_app.extensions["store"].submit(session, current_app.extensions["leases"].lease)
-    current_app.extensions["dispatcher"].wake()
+    session_id, status = store.submit(session, current_app.extensions["leases"].lease)
+    dispatcher.wake()
+    _warn_of_large_group(session, store.group_size(session_id), store.limits()[session.mode])
     return jsonify(session_id=session_id, status=status)
 
 
@@ -35,6 +41,16 @@ def cancel(session_id: str) -> tuple[str, int]:
     current_app.extensions["store"].request_cancel(session_id)
     current_app.extensions["dispatcher"].wake()
     return "", 204
+
+
+def _warn_of_large_group(session: SessionRequest, size: int, limit: int) -> None:
+    """Once a group, at the first request that shows it: a trainer that starts only whole groups would wait for ever."""
+    if size == limit + 1:
+        log.warning(
+            "group %s has %d %s sessions alive, and %d run at once: a group runs in several rounds; raise AGENT_SERVER_%s_CONCURRENCY"
+            " to its size if its samples must run together",
+            session.group_id, size, session.mode, limit, session.mode.upper(),
+        )  # fmt: skip
 
 
 def _wait_s() -> float:

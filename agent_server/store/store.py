@@ -11,18 +11,20 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agent_server.store.schema import migrate
-from client.errors import Cancelled, NotFound, StackError, StorageError
+from agent_server.tasks import leases
+from client.errors import Cancelled, NotFound, ServerBusy, StackError, StorageError
 from client.wire import EXIT_CODES, SessionRequest, SessionView, Status
 
 DATABASE_NAME = "agent_server.sqlite"
 BUSY_TIMEOUT_S = 30.0
 ACTIVE = ("running", "grading")
+TOLD = "events told"  # the number of the last event that was passed on
 
 
 class Fenced(Exception):
@@ -69,21 +71,35 @@ class Store:
     # --- the API's side -------------------------------------------------------------------------------------------
 
     def submit(self, request: SessionRequest, lease: Callable[[sqlite3.Connection, SessionRequest], str]) -> tuple[str, Status]:
-        """Queue a session and lease its row in one transaction; the same client id again answers the session it made."""
+        """Queue a session and lease its row in one transaction; the same run's same client id again answers the session it
+        made. Raises ServerBusy where the queue is full."""
         with self.transaction() as db:
-            known = db.execute("SELECT id, status FROM sessions WHERE client_session_id = ?", (request.session_id,)).fetchone()
+            known = db.execute(
+                "SELECT id, status FROM sessions WHERE run_id = ? AND client_session_id = ?", (request.run_id, request.session_id)
+            ).fetchone()
             if known:
                 return known["id"], Status(known["status"])
+            limit = _number(db, "queue", default=None)
+            if limit is not None and (n_queued := db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()[0]) >= limit:
+                raise ServerBusy(f"{n_queued} sessions are queued and the queue holds {limit} (AGENT_SERVER_QUEUE_LIMIT); ask again later")
             task_id = lease(db, request)
             session_id = uuid.uuid4().hex
             db.execute(
-                "INSERT INTO sessions (id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, created_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (session_id, request.session_id, request.group_id, request.mode, task_id, request.base_url,
+                "INSERT INTO sessions (id, run_id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, created_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (session_id, request.run_id, request.session_id, request.group_id, request.mode, task_id, request.base_url,
                  request.api_key, json.dumps(request.metadata), time.time()),
             )  # fmt: skip
-            _event(db, session_id, "queued", {"task_id": task_id, "group_id": request.group_id, "mode": request.mode})
+            about = {"task_id": task_id, "run_id": request.run_id, "group_id": request.group_id, "mode": request.mode}
+            _event(db, session_id, "queued", about)
         return session_id, Status.QUEUED
+
+    def group_size(self, session_id: str) -> int:
+        """How many sessions of this one's group are alive."""
+        return self.read(
+            "SELECT COUNT(*) FROM sessions AS s JOIN sessions AS me USING (run_id, mode, group_id)"
+            " WHERE me.id = ? AND s.ended_at IS NULL", session_id,
+        )[0][0]  # fmt: skip
 
     def view(self, session_id: str) -> SessionView:
         """Raises NotFound."""
@@ -111,7 +127,42 @@ class Store:
             found.setdefault(row["mode"], {})[row["status"]] = row["n"]
         return found
 
+    # --- limits ---------------------------------------------------------------------------------------------------
+
+    def limits(self) -> dict[str, int]:
+        """The limits in force, by name."""
+        return {row["name"]: row["value"] for row in self.read("SELECT name, value FROM numbers WHERE name != ?", TOLD)}
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Change some limits, for the server and for workers that run. Nothing that runs is stopped."""
+        with self.transaction() as db:
+            for name, value in limits.items():
+                db.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (name, value))
+
     # --- the dispatcher's side ------------------------------------------------------------------------------------
+
+    def untold_events(self, most: int = 2000) -> list[sqlite3.Row]:
+        """Events after the last one told, oldest first, each with its session's run, group, mode and task if that is on record."""
+        return self.read(
+            "SELECT e.id, e.at, e.session_id, e.name, e.data, s.run_id, s.group_id, s.mode, s.task_id FROM events AS e"
+            " LEFT JOIN sessions AS s ON s.id = e.session_id"
+            " WHERE e.id > COALESCE((SELECT value FROM numbers WHERE name = ?), 0) ORDER BY e.id LIMIT ?", TOLD, most,
+        )  # fmt: skip
+
+    def mark_told(self, event_id: int) -> None:
+        """`untold_events` begins after this one from now on."""
+        self.set_limits({TOLD: event_id})
+
+    def expire(self, *, record_s: float, lease_idle_s: float, lease_s: float) -> int:
+        """Drop the records of sessions that ended `record_s` ago and leases nobody needs; returns how many sessions went."""
+        before = time.time() - record_s
+        with self.transaction() as db:
+            leases.return_idle(db, lease_idle_s)
+            gone = db.execute("DELETE FROM sessions WHERE ended_at < ?", (before,)).rowcount
+            told = _number(db, TOLD, default=0)
+            db.execute("DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)", (before, told))
+            leases.forget_old(db, lease_s)
+        return gone
 
     def queued(self, mode: str, limit: int) -> list[str]:
         """The first queued sessions of a mode, in order of arrival."""
@@ -127,13 +178,28 @@ class Store:
         with self.transaction() as db:
             changed = db.execute(
                 "UPDATE sessions SET status = 'running', attempt = attempt + 1, started_at = ?, worker_pid = NULL,"
-                " worker_start_ticks = NULL WHERE id = ? AND status = 'queued' AND cancel_requested = 0",
+                " worker_start_ticks = NULL, waiting_since = NULL, waited_s = 0"
+                " WHERE id = ? AND status = 'queued' AND cancel_requested = 0",
                 (time.time(), session_id),
             ).rowcount
             if not changed:
                 return None
-            _event(db, session_id, "admitted", {})
-            return db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            _event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": round(row["started_at"] - row["created_at"], 3)})
+            return row
+
+    def requeue(self, session_id: str, error: StackError, *, attempt: int, most_attempts: int) -> bool:
+        """Put a session back to its place in the queue after an infrastructure failure, where that is safe: the model was
+        not called yet, nobody cancelled, and attempts are left. False where it is not."""
+        with self.transaction() as db:
+            changed = db.execute(
+                "UPDATE sessions SET status = 'queued', worker_pid = NULL, worker_start_ticks = NULL WHERE id = ? AND attempt = ?"
+                " AND status = 'running' AND NOT cancel_requested AND NOT model_called AND attempt < ?",
+                (session_id, attempt, most_attempts),
+            ).rowcount
+            if changed:
+                _event(db, session_id, "retried", {"attempt": attempt, "error": error.as_dict()})
+        return bool(changed)
 
     def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
         """For a session whose worker can no longer speak: cancelled if that was asked for, else failed. False if it is terminal."""
@@ -161,6 +227,23 @@ class Store:
         if row["cancel_requested"]:
             raise Cancelled("cancelled before its worker began")
 
+    def model_called(self, session_id: str, attempt: int) -> None:
+        """The worker is about to make its first model call: from here on it is not safe to start over. Raises Fenced."""
+        with self.transaction() as db:
+            _current(db, session_id, attempt, "model_called = 1")
+            _event(db, session_id, "model_called", {})
+
+    def waiting(self, session_id: str, attempt: int, gate: str) -> None:
+        """The worker waits at a gate; its time limit stands still. Raises Fenced."""
+        with self.transaction() as db:
+            _current(db, session_id, attempt, "waiting_since = ?", time.time())
+            _event(db, session_id, "waiting", {"gate": gate})
+
+    def passed(self, session_id: str, attempt: int) -> None:
+        """The worker waits no longer. Raises Fenced."""
+        with self.transaction() as db:
+            _current(db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time())
+
     def note(self, session_id: str, name: str, **data: Any) -> None:
         """Append an event to a session's history."""
         with self.transaction() as db:
@@ -169,10 +252,7 @@ class Store:
     def begin_grading(self, session_id: str, attempt: int) -> None:
         """running -> grading. Raises Fenced."""
         with self.transaction() as db:
-            if not db.execute(
-                "UPDATE sessions SET status = 'grading' WHERE id = ? AND attempt = ? AND status = 'running'", (session_id, attempt)
-            ).rowcount:
-                raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+            _current(db, session_id, attempt, "status = 'grading'")
             _event(db, session_id, "grading", {})
 
     def finish(self, session_id: str, attempt: int, status: Status, **fields: Any) -> None:
@@ -184,12 +264,31 @@ class Store:
             _end(db, session_id, status, **fields)
 
 
+def _current(db: sqlite3.Connection, session_id: str, attempt: int, change: str, *values: Any) -> None:
+    """Change the session for the attempt that holds it. Raises Fenced for any other."""
+    query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
+    if not db.execute(query, (*values, session_id, attempt)).rowcount:
+        raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+
+
+def _number(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:
+    found = db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
+    return found["value"] if found else default
+
+
 def _end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
-    columns = {"status": str(status), "ended_at": time.time()} | {
+    now = time.time()
+    columns = {"status": str(status), "ended_at": now} | {
         name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
     }
     db.execute(f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?", (*columns.values(), session_id))
-    _event(db, session_id, str(status), {"error": fields["error"]} if fields.get("error") else {})
+    row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if status is Status.COMPLETED:
+        of_group = (row["run_id"], row["mode"], row["group_id"])
+        db.execute("UPDATE leases SET completed = 1 WHERE run_id = ? AND mode = ? AND group_id = ?", of_group)
+    about = {name: row[name] for name in ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes") if row[name] is not None}
+    about |= {name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))}
+    _event(db, session_id, str(status), about | {"total_s": round(now - row["created_at"], 3)})
 
 
 def _event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str, Any]) -> None:
@@ -210,8 +309,15 @@ def _view(row: sqlite3.Row) -> SessionView:
         n_calls=row["n_calls"],
         task_id=row["task_id"],
         grade=json.loads(row["grade"]) if row["grade"] else None,
-        seconds=json.loads(row["seconds"]),
+        seconds=_waits(row) | json.loads(row["seconds"]),
+        cpu_seconds=json.loads(row["cpu_seconds"]),
+        peak_memory_bytes=row["peak_memory_bytes"],
     )
+
+
+def _waits(row: sqlite3.Row) -> dict[str, float]:
+    """Seconds in the queue until the last admission, and at gates since."""
+    return {"queue": row["started_at"] - row["created_at"], "gates": row["waited_s"]} if row["started_at"] else {}
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def shut_down(*servers: RunningServer) -> None:
     """Stop them as an operator would, and see that nothing of them is left."""
     for server in servers:
         if server.process.poll() is None:
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGINT)  # SIGTERM would leave running sessions to the next start
     for server in servers:
         server.process.wait(timeout=30)
     for server in servers:

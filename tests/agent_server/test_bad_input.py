@@ -147,7 +147,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_refuses_new_sessions_and_loses_none(own_server, model, small_disk):
     server = own_server(small_disk / "work")
-    running = server.create(model, [f"{FIX}; sleep 3"], key="runs while the disk fills")
+    running = server.create(model, [f"{FIX}\nsleep 3"], key="runs while the disk fills")
     eventually(lambda: "runs while the disk fills" in model.requests)
     filler = small_disk / "filler"
     fill(filler)

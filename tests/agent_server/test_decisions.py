@@ -148,7 +148,7 @@ def test_a_row_keeps_its_lists_through_json():
 
 def test_settings_name_the_variable_and_the_nearest(tmp_path):
     good = {"R2E_DATA_PATH": str(tmp_path), "R2E_SIF_DIR": str(tmp_path), "AGENT_SERVER_WORK_DIR": str(tmp_path)}
-    assert Settings.from_environment(good | {"AGENT_SERVER_URL": "http://x", "HOME": "/"}).limits == {"train": 16, "eval": 16}
+    assert Settings.from_environment(good | {"AGENT_SERVER_URL": "http://x", "HOME": "/"}).limits | {"sandbox_starts": 0, "gradings": 0} == {"train": 16, "eval": 16, "sandbox_starts": 0, "gradings": 0, "queue": 10_000}
     for extra, expected in [
         ({"AGENT_SERVER_PROT": "1"}, "did you mean AGENT_SERVER_PORT"),
         ({"AGENT_SERVER_DATA_PATH": "x"}, "R2E_DATA_PATH is the variable"),

@@ -23,7 +23,7 @@ def test_kill_minus_nine_and_restart(own_server, model):
     server = own_server(AGENT_SERVER_TRAIN_CONCURRENCY="2")
     finished = server.create(model, [FIX], key="finished")
     assert server.client.wait(finished, timeout_s=30).reward == 1.0
-    running = server.create(model, [f"{FIX}; sleep 6"], key="running")
+    running = server.create(model, [f"{FIX}\nsleep 6"], key="running")
     lost = server.create(model, ["sleep 100"], key="lost")
     queued = [server.create(model, [FIX], key=f"queued {n}") for n in range(3)]
     eventually(lambda: {"running", "lost"} <= set(model.requests), what="both at work")
@@ -73,11 +73,11 @@ def test_a_dead_fork_server_is_started_again(own_server, model):
     assert server.run(model, [FIX]).reward == 1.0
 
 
-def test_stopping_the_server_stops_its_sessions(own_server, model):
+def test_interrupting_the_server_stops_its_sessions(own_server, model):
     server = own_server()
     session = server.create(model, [Hang(60.0)], key="stopped with the server")
     eventually(lambda: "stopped with the server" in model.requests)
-    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal.SIGINT)
     server.process.wait(timeout=15)
     eventually(lambda: not server.processes(), what="every process gone")
     again = own_server(server.work_dir)

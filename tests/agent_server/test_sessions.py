@@ -41,7 +41,7 @@ def test_submitting_no_change_is_not_graded(server, model):
 
 
 def test_a_patch_in_the_submission_itself_is_graded(server, model):
-    view = server.run(model, [f"{FIX}; git diff > /tmp/p", f"{SUBMIT} && cat /tmp/p"])
+    view = server.run(model, [f"{FIX}\ngit diff > /tmp/p", f"{SUBMIT} && cat /tmp/p"])
     assert (view.reward, view.agent_exit_status) == (1.0, "Submitted")
 
 

@@ -1,0 +1,25 @@
+"""The server's log: one JSON object a line, on standard error, with the session's and the group's id where there is one.
+
+Invariant: a line is valid JSON whatever was logged.
+"""
+
+import json
+import logging
+import time
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        line = {"at": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        line |= getattr(record, "event", {}) | {"at": at}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def set_up() -> None:
+    """Everything that is logged in this process goes to standard error as JSON lines."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

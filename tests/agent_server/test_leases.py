@@ -1,0 +1,169 @@
+"""Whose row is whose: runs, groups, epochs, rows given back, records that expire, a database of an earlier version."""
+
+import json
+import sqlite3
+import time
+
+import pytest
+
+from agent_server.store import schema
+from agent_server.store.store import DATABASE_NAME, Fenced, Store
+from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.leases import Leases
+from client.errors import SandboxStartFailed, ServerBusy, WorkerLost
+from client.wire import Status
+from tests.agent_server.test_decisions import request, write_rows
+
+LONG = 10**6
+
+
+@pytest.fixture
+def parts(tmp_path):
+    write_rows(tmp_path, 4)
+    store = Store(tmp_path / "w")
+    yield store, Leases(Catalog(tmp_path), seed=3)
+    store.close()
+
+
+def submit(store: Store, leases: Leases, session: str, group: str, **fields) -> tuple[str, str]:
+    session_id, _ = store.submit(request(session, group, **fields), leases.lease)
+    return session_id, store.view(session_id).task_id
+
+
+def complete(store: Store, session_id: str, status: Status = Status.COMPLETED) -> None:
+    attempt = store.admit(session_id)["attempt"]
+    fields = {"reward": 1.0} if status is Status.COMPLETED else {"error": WorkerLost("gone").as_dict()}
+    store.finish(session_id, attempt, status, **fields)
+
+
+def test_runs_know_nothing_of_each_other(parts):
+    mine, row = submit(*parts, "s", "g", run_id="mine")
+    theirs, their_row = submit(*parts, "s", "g", run_id="theirs")
+    assert mine != theirs and row == their_row, "each begins its own first epoch, in the seed's order"
+    rows = [submit(*parts, f"s{n}", f"g{n}", run_id="mine")[1] for n in range(3)]
+    assert sorted([row, *rows]) == ["t0", "t1", "t2", "t3"]
+    assert submit(*parts, "s1", "g1", run_id="theirs")[1] == rows[0]
+
+
+def test_a_group_that_never_completes_gives_its_row_back(parts):
+    store, _ = parts
+    lost, row = submit(*parts, "lost", "lost")
+    used, _ = submit(*parts, "used", "used")
+    complete(store, lost, Status.FAILED)
+    complete(store, used)
+    store.expire(record_s=LONG, lease_idle_s=LONG, lease_s=LONG)
+    others = [submit(*parts, f"before {n}", f"before {n}")[1] for n in range(1)]
+    assert row not in others
+    time.sleep(0.02)
+    store.expire(record_s=LONG, lease_idle_s=0.01, lease_s=LONG)
+    assert submit(*parts, "after", "after")[1] == row, "the place given back comes first"
+    assert submit(*parts, "after too", "after too")[1] not in (row, *others)
+
+
+def test_a_group_at_work_or_used_keeps_its_row(parts):
+    store, _ = parts
+    _, queued_row = submit(*parts, "queued", "queued")
+    used, used_row = submit(*parts, "used", "used")
+    complete(store, used)
+    time.sleep(0.02)
+    store.expire(record_s=0.01, lease_idle_s=0.01, lease_s=LONG)
+    assert submit(*parts, "more", "queued")[1] == queued_row
+    assert submit(*parts, "again", "used")[1] == used_row, "also when the record of what completed has expired"
+
+
+def test_an_epoch_is_exact_also_when_rows_come_back(parts):
+    """Over two epochs with every third group lost once: each row is completed exactly twice."""
+    store, _ = parts
+    completed = []
+    for number in range(100):
+        if len(completed) == 8:
+            break
+        session, row = submit(*parts, f"s{number}", f"g{number}")
+        if number % 3 == 0:
+            complete(store, session, Status.FAILED)
+            time.sleep(0.005)
+            store.expire(record_s=LONG, lease_idle_s=0.001, lease_s=LONG)
+        else:
+            complete(store, session)
+            completed.append(row)
+    assert sorted(completed) == sorted(["t0", "t1", "t2", "t3"] * 2)
+
+
+def test_records_expire_and_are_gone_whole(parts):
+    store, _ = parts
+    done, _ = submit(*parts, "done", "done")
+    complete(store, done)
+    waiting, _ = submit(*parts, "waits", "waits")
+    store.mark_told(store.untold_events()[-1]["id"])
+    time.sleep(0.02)
+    assert store.expire(record_s=LONG, lease_idle_s=LONG, lease_s=LONG) == 0
+    assert store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=0.01) == 1
+    assert {row["session_id"] for row in store.read("SELECT session_id FROM events")} == {waiting}
+    assert [row["group_id"] for row in store.read("SELECT group_id FROM leases")] == ["waits"]
+
+
+def test_an_event_that_was_not_told_outlives_its_record(parts):
+    store, _ = parts
+    done, _ = submit(*parts, "done", "done")
+    complete(store, done)
+    time.sleep(0.02)
+    store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=LONG)
+    assert [event["name"] for event in store.untold_events()] == ["queued", "admitted", "completed"]
+
+
+def test_a_full_queue_refuses_what_is_new_and_knows_what_is_not(parts):
+    store, _ = parts
+    store.set_limits({"queue": 2})
+    first, _ = submit(*parts, "a", "g")
+    submit(*parts, "b", "g")
+    with pytest.raises(ServerBusy, match="2 sessions are queued and the queue holds 2"):
+        submit(*parts, "c", "g")
+    assert submit(*parts, "a", "g")[0] == first
+    store.admit(first)
+    submit(*parts, "c", "g")
+
+
+def test_an_attempt_is_repeated_only_while_that_is_safe(parts):
+    store, _ = parts
+    failure = SandboxStartFailed("no")
+    session, _ = submit(*parts, "s", "g")
+    later, _ = submit(*parts, "later", "g")
+    for attempt in (1, 2):
+        assert store.queued("train", 9) == [session, later], "it keeps its place"
+        assert store.admit(session)["attempt"] == attempt
+        assert store.requeue(session, failure, attempt=attempt, most_attempts=3)
+        with pytest.raises(Fenced):
+            store.model_called(session, attempt)
+    store.admit(session)
+    assert not store.requeue(session, failure, attempt=3, most_attempts=3), "attempts are used up"
+    store.admit(later)
+    store.model_called(later, 1)
+    assert not store.requeue(later, failure, attempt=1, most_attempts=3), "the trainer has seen its conversation begin"
+
+
+def test_a_cancelled_attempt_is_not_repeated(parts):
+    store, _ = parts
+    session, _ = submit(*parts, "s", "g")
+    store.admit(session)
+    store.request_cancel(session)
+    assert not store.requeue(session, SandboxStartFailed("no"), attempt=1, most_attempts=3)
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
+    write_rows(tmp_path, 4)
+    (tmp_path / "w").mkdir()
+    old = sqlite3.connect(tmp_path / "w" / DATABASE_NAME)
+    old.executescript(schema.MIGRATIONS[0] + "PRAGMA user_version = 1;")
+    old.execute(
+        "INSERT INTO sessions (id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, created_at)"
+        " VALUES ('id', 's', 'g', 'train', 't2', 'http://x', 'k', '{}', 1.0)"
+    )
+    old.execute("INSERT INTO leases VALUES ('train', 'g', 't2', 0, 1.0)")
+    old.commit()
+    old.close()
+    store, leases = Store(tmp_path / "w"), Leases(Catalog(tmp_path), seed=3)
+    assert submit(store, leases, "s", "g") == ("id", "t2")
+    rows = [submit(store, leases, f"s{n}", f"g{n}")[1] for n in range(3)]
+    assert rows == [leases.row_at("train", position) for position in (1, 2, 3)]
+    assert json.loads(store.read("SELECT cpu_seconds FROM sessions")[0][0]) == {}
+    store.close()
