@@ -13,6 +13,7 @@ from agent_server.api import ops, sessions, tasks
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
 from agent_server.events import EventLog
+from agent_server.executors.base import Executor
 from agent_server.executors.local import LocalExecutor
 from agent_server.metrics import Metrics
 from agent_server.store.store import Store
@@ -25,8 +26,8 @@ BODY_LIMIT_BYTES = 4 * 2**20
 RETRY_AFTER_S = 5
 
 
-def create_app(settings: Settings) -> Flask:
-    """The HTTP application. `app.extensions["dispatcher"]` has to be started before sessions run. Raises ConfigError."""
+def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
+    """The HTTP application; workers are local processes unless an `executor` is given. `app.extensions["dispatcher"]` has to be started before sessions run. Raises ConfigError."""
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
     app.json.sort_keys = False
@@ -34,7 +35,7 @@ def create_app(settings: Settings) -> Flask:
     store = Store(settings.work_dir)
     metrics = Metrics(store, serving=lambda: dispatcher.ready)
     events = EventLog(store, settings.event_log, [metrics.observe])
-    dispatcher = Dispatcher(settings, store, catalog, LocalExecutor(settings), events)
+    dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
     leases = Leases(catalog, settings.seed)
     app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics)
     for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint):

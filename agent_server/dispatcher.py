@@ -16,7 +16,7 @@ import time
 
 from agent_server.config import Settings
 from agent_server.events import ENDS, EventLog
-from agent_server.executors.local import LocalExecutor
+from agent_server.executors.base import Executor
 from agent_server.scheduler import admissions, free_slots
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import MODES, Catalog
@@ -33,7 +33,7 @@ STOP_GRACE_S = 1.0  # between the polite signal to a cancelled session's worker 
 
 
 class Dispatcher:
-    def __init__(self, settings: Settings, store: Store, catalog: Catalog, executor: LocalExecutor, events: EventLog):
+    def __init__(self, settings: Settings, store: Store, catalog: Catalog, executor: Executor, events: EventLog):
         self._settings = settings
         self._store = store
         self._catalog = catalog

@@ -78,6 +78,7 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
     for folder in (settings.scratch_dir, settings.trajectory_dir, settings.log_dir):
         folder.mkdir(parents=True)
     store, executor = Store(settings.work_dir), LocalExecutor(settings)
+    store.set_limits(settings.limits)
     task = next(iter(Catalog(settings.data_path).tasks["train"].values()))
     executor.start()
     with socket.socket() as silent:  # a model that never answers keeps the workers where they are

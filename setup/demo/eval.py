@@ -8,19 +8,20 @@ FUNCTIONS = (
             total = left + right
             return total
         """),
-    Function("operator", "full - len(items)", "full + len(items)", ("9, [1, 2]", "3, []"), """
-        def missing(full, items):
-            return full - len(items)
+    Function("operator", "total - used", "total + used", ("9", "4"), """
+        def left_over(total):
+            used = 4
+            return total - used
         """),
-    Function("operator", "17 and paid", "17 or paid", ("20, False", "20, True", "5, False"), """
-        def allowed(age, paid):
-            return age > 17 and paid
+    Function("operator", "price - cut", "price + cut", ("9, 2", "5, 0"), """
+        def sale(price, cut):
+            reduced = price - cut
+            return max(reduced, 1)
         """),
-    Function("operator", "rain or snow", "rain and snow", ("True, False", "True, True", "False, False"), """
-        def inside(rain, snow):
-            if rain or snow:
-                return 'in'
-            return 'out'
+    Function("operator", "height + inches", "height - inches", ("60", "0"), """
+        def grown(height):
+            inches = 3
+            return height + inches
         """),
     Function("comparison", "degrees > 20", "degrees < 20", ("25", "20", "10"), """
         def warm(degrees):
@@ -41,9 +42,10 @@ FUNCTIONS = (
                 return 'zero'
             return 'other'
         """),
-    Function("comparison", "part != letter", "part == letter", ("'a b', 'a'", "'', 'a'"), """
-        def without(text, letter):
-            return [part for part in text.split() if part != letter]
+    Function("comparison", "item != unwanted", "item == unwanted", ("[1, 2], 1", "[], 1"), """
+        def without(items, unwanted):
+            kept = [item for item in items if item != unwanted]
+            return kept
         """),
     Function("constant", "2", "3", ("1", "0"), """
         def wings(birds):
@@ -69,9 +71,9 @@ FUNCTIONS = (
         def tallest(people):
             return max(people.values())
         """),
-    Function("name", "min", "max", ("3, 4", "5, 5"), """
-        def closest(left, right):
-            return min(left, right)
+    Function("name", "min", "max", ("[3, 4]", "[]"), """
+        def lightest(weights):
+            return min(weights) if weights else 0
         """),
     Function("name", "upper", "lower", ("'ann'", "'X'"), """
         def initial(name):

@@ -8,36 +8,30 @@ FUNCTIONS = (
             result = high - low
             return result
         """),
-    Function("operator", "width + height", "width - height", ("3, 2", "4, 0"), """
-        def around(width, height):
-            half = width + height
-            return half * 2
+    Function("operator", "head + tail", "head - tail", ("3, 2", "4, 0"), """
+        def length(head, tail):
+            return head + tail
         """),
-    Function("operator", "paid - price", "paid + price", ("5, 3", "2, 0"), """
-        def change(paid, price):
-            left = paid - price
-            return max(left, 0)
+    Function("operator", "10 - price", "10 + price", ("3", "0"), """
+        def change(price):
+            return 10 - price
         """),
-    Function("operator", "fed and clean", "fed or clean", ("True, False", "True, True", "False, False"), """
-        def ready(fed, clean):
-            if fed and clean:
-                return 'yes'
-            return 'no'
+    Function("operator", "5 + bonus", "5 - bonus", ("2", "0"), """
+        def score(bonus):
+            return 5 + bonus
         """),
-    Function("operator", "5 or sick", "5 and sick", ("3, False", "2, True", "8, True"), """
-        def resting(hours, sick):
-            return hours < 5 or sick
+    Function("operator", "hour + delay", "hour - delay", ("9, 2", "8, 0"), """
+        def later(hour, delay):
+            when = hour + delay
+            return min(when, 24)
         """),
-    Function("operator", "result + step", "result - step", ("3", "1"), """
-        def sumto(number):
-            result = 0
-            for step in range(number):
-                result = result + step
-            return result
+    Function("operator", "front + back", "front - back", ("3, 2", "4, 0"), """
+        def pages(front, back):
+            return front + back + 2
         """),
-    Function("operator", "age - 1", "age + 1", ("[5, 2]", "[]"), """
-        def younger(ages):
-            return [age - 1 for age in ages]
+    Function("operator", "age + years", "age - years", ("[5, 2], 3", "[], 1"), """
+        def older(ages, years):
+            return [age + years for age in ages]
         """),
     Function("comparison", "left < right", "left > right", ("5, 3", "2, 2", "1, 4"), """
         def smaller(left, right):
@@ -53,11 +47,11 @@ FUNCTIONS = (
         def matches(items, wanted):
             return [item for item in items if item == wanted]
         """),
-    Function("comparison", "len(first) > len(second)", "len(first) < len(second)", ("'ab', 'c'", "'a', 'xyz'"), """
-        def longer(first, second):
-            if len(first) > len(second):
-                return first
-            return second
+    Function("comparison", "ours > theirs", "ours < theirs", ("3, 2", "2, 2", "1, 4"), """
+        def winner(ours, theirs):
+            if ours > theirs:
+                return 'we'
+            return 'they'
         """),
     Function("comparison", "len(items) == 0", "len(items) != 0", ("[]", "[1]"), """
         def empty(items):
@@ -84,10 +78,7 @@ FUNCTIONS = (
         """),
     Function("constant", "8", "9", ("True", "False"), """
         def extra(large):
-            price = 20
-            if large:
-                price = price + 8
-            return price
+            return 8 if large else 0
         """),
     Function("constant", "3", "5", ("60", "10"), """
         def discount(price):
@@ -95,9 +86,9 @@ FUNCTIONS = (
                 return 3
             return 0
         """),
-    Function("constant", "True", "False", ("['a', 'bbb']", "[]"), """
-        def longest_first(words):
-            return sorted(words, key=len, reverse=True)
+    Function("constant", "True", "False", ("[1, 2]", "[3]"), """
+        def best(scores):
+            return sorted(scores, reverse=True)[0]
         """),
     Function("constant", "2", "4", ("0", "7"), """
         def at_least(number):
@@ -108,11 +99,10 @@ FUNCTIONS = (
             score = 10
             return score + len(name)
         """),
-    Function("name", "max", "min", ("[4, 6]", "[]"), """
-        def oldest(ages):
-            if not ages:
-                return 0
-            return max(ages)
+    Function("name", "max", "min", ("[4, 6]", "[5]"), """
+        def longest(lengths):
+            top = max(lengths)
+            return top
         """),
     Function("name", "min", "max", ("[[1, 2]]", "[]"), """
         def lows(rows):
@@ -126,17 +116,17 @@ FUNCTIONS = (
         def whisper(text):
             return text.lower() + '...'
         """),
-    Function("name", "startswith", "endswith", ("'please go'", "'go'"), """
-        def polite(text):
-            return text.startswith('please')
+    Function("name", "startswith", "endswith", ("'a b'", "'b'"), """
+        def first_a(text):
+            return text.startswith('a')
         """),
     Function("name", "endswith", "startswith", ("['cats']", "[]"), """
         def plural(words):
             return [word for word in words if word.endswith('s')]
         """),
-    Function("name", "max", "min", ("-5", "0"), """
-        def not_below(number):
-            return max(number, 0)
+    Function("name", "max", "min", ("[4, 7]", "[3, 5, 9]"), """
+        def better(scores):
+            return max(scores[:2])
         """),
     Function("off_by_one", "1", "0", ("[4, 5]", "['a', 'b', 'c']"), """
         def second(items):

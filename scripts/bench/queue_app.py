@@ -1,0 +1,78 @@
+"""The agent server with a fake below the executor's seam: a session "runs" for a given time and completes, without a process.
+
+Served by gunicorn with the server's own configuration; AGENT_SERVER_ settings apply. BENCH_HOLD_S: seconds a session runs.
+"""
+
+import os
+import signal
+import threading
+import time
+
+from flask import Flask
+
+from agent_server import logs
+from agent_server.app import create_app
+from agent_server.config import Settings
+from agent_server.store.store import Store
+from agent_server.worker import Job, notify
+from client.wire import Status
+
+HOLD_S = float(os.environ.get("BENCH_HOLD_S", "1.0"))
+
+
+class FakeExecutor:
+    """An Executor whose workers are entries in a list, ended in order by one thread."""
+
+    def __init__(self, settings: Settings):
+        self._settings, self._store = settings, Store(settings.work_dir)
+        self._lock, self._ended = threading.Lock(), []
+        self._running: list[tuple[float, int, Job]] = []
+        self._next_pid = 2**22  # beyond what the kernel gives
+        self.ready = False
+
+    def start(self) -> None:
+        if not self.ready:
+            self.ready = True
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def stop(self) -> None:
+        self.ready = False
+
+    def launch(self, job: Job) -> int:
+        with self._lock:
+            self._next_pid += 1
+            self._running.append((time.monotonic() + HOLD_S, self._next_pid, job))
+            return self._next_pid
+
+    def watch(self, pid: int, start_ticks: int | None = None) -> bool:
+        return True
+
+    def ended(self) -> list[int]:
+        with self._lock:
+            ended, self._ended = self._ended, []
+        return ended
+
+    def signal(self, pid: int, start_ticks: int, number: signal.Signals) -> None:
+        """There is nobody to hear it."""
+
+    def kill_group(self, pid: int) -> None:
+        """There is nothing left."""
+
+    def _work(self) -> None:
+        while self.ready:
+            with self._lock:
+                due = [entry for entry in self._running if entry[0] <= time.monotonic()]
+                self._running = self._running[len(due) :]
+            for _, pid, job in due:
+                end = {"agent_exit_status": "Submitted", "submission": "", "reward": 1.0, "n_calls": 1}
+                self._store.finish(job.session_id, job.attempt, Status.COMPLETED, **end)
+                with self._lock:
+                    self._ended.append(pid)
+                notify(self._settings.notify_address)
+            time.sleep(0.002)
+
+
+def serve() -> Flask:
+    logs.set_up()
+    settings = Settings.from_environment(os.environ)
+    return create_app(settings, FakeExecutor(settings))
