@@ -26,7 +26,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import look_up, reap_orphans
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.catalog import Task
-from client.errors import AgentError, Cancelled, StackError, StorageError
+from client.errors import AgentError, Cancelled, SandboxLimitExceeded, StackError, StorageError
 from client.wire import Status
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def _work(job: Job, settings: Settings, store: Store, seconds: dict[str, float])
         with _timed(seconds, "agent"), _alarm(settings.agent_timeout_s + AGENT_GRACE_S):
             outcome = _run_agent(job, settings, config, sandbox, seconds)
         if outcome.submitted and not outcome.submission.strip():
-            outcome = Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+            outcome = _with_diff(outcome, sandbox)
     if not outcome.submission.strip():
         return outcome, NO_SUBMISSION
     store.begin_grading(job.session_id, job.attempt)
@@ -124,6 +124,14 @@ def _run_agent(job: Job, settings: Settings, config: mini.MiniConfig, sandbox: S
         ) from None
 
 
+def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
+    """What the agent left in its repository is its submission. What it left running may still exceed a limit."""
+    try:
+        return Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+    except SandboxLimitExceeded as exceeded:
+        return Outcome.over_limit(exceeded, outcome.n_calls)
+
+
 @contextmanager
 def _sandbox(job: Job, settings: Settings, config: mini.MiniConfig, seconds: dict[str, float]) -> Iterator[Sandbox]:
     scratch = _scratch(job, settings)
@@ -132,6 +140,7 @@ def _sandbox(job: Job, settings: Settings, config: mini.MiniConfig, seconds: dic
     sandbox = apptainer.start(
         apptainer.image_path(settings.sif_dir, job.task.image_name),
         scratch=scratch, env=config.environment.env, start_timeout_s=settings.sandbox_start_timeout_s,
+        limits=settings.sandbox_limits, network=settings.sandbox_network,
     )  # fmt: skip
     seconds["sandbox_start"] = seconds.get("sandbox_start", 0.0) + time.monotonic() - started
     try:

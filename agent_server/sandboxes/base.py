@@ -10,7 +10,7 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """`output`: stdout and stderr as they were written, undecodable bytes replaced. `limit` names what ended the
-    command early (`time`, `output`), else "". A killed command has `returncode` 137."""
+    command early (`time`, `output`, `memory`, `processes`, `disk`), else "". A killed command has `returncode` 137."""
 
     output: str
     returncode: int
@@ -19,7 +19,8 @@ class CommandResult:
 
 
 class Sandbox(Protocol):
-    """One process tree with a file system of its own. Raises SandboxDied when it is gone."""
+    """One process tree with a file system of its own. Raises SandboxDied when it is gone, SandboxLimitExceeded when it was
+    ended for what ran in it."""
 
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         """Run `command` in a fresh bash; state of earlier commands survives in files and processes only."""
