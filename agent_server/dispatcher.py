@@ -14,6 +14,7 @@ import time
 
 from agent_server.config import Settings
 from agent_server.executors.local import LocalExecutor
+from agent_server.sandboxes.leftovers import reclaim
 from agent_server.scheduler import admissions
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import Catalog
@@ -51,6 +52,8 @@ class Dispatcher:
             ) from taken
         self._inbox.settimeout(LOOK_AGAIN_S)
         self._adopt()
+        if reclaimed := reclaim(self._settings, active={f"{row['id']}.{row['attempt']}" for row in self._store.active()}):
+            log.warning("ended what killed workers had left of %s", ", ".join(reclaimed))
         self._thread.start()
 
     @property

@@ -1,6 +1,6 @@
 """Apptainer sandboxes: one `apptainer exec` a sandbox, writes to a tmpfs, no network, no host paths, no capabilities.
 
-The path of the image itself can be read inside (Apptainer's own variables, /sys), and nothing else of the host.
+What of the host can still be read inside: the image's own path, the user's home directory by name, /etc/hosts, /sys.
 As another user than root a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 as it comes).
 Invariant: a sandbox is one child process; when it ends, everything in it has ended, and no mount or loop device stays.
 """
@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+from agent_server.sandboxes.leftovers import write_label
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
@@ -49,8 +50,8 @@ def check_image(path: Path) -> None:
 def start(
     image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float, limits: Limits | None = None, network: bool = False
 ) -> PersistentShell:
-    """A running sandbox of `image`, with the host's network or none. Raises ImageMissing, ImageCorrupt, SandboxStartFailed;
-    leaves nothing of a failed start."""
+    """A running sandbox of `image`, labelled in `scratch`, with the host's network or none. Raises ImageMissing, ImageCorrupt,
+    SandboxStartFailed; leaves nothing of a failed start."""
     check_image(image)
     program = find_apptainer()
     argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
@@ -63,10 +64,12 @@ def start(
     # would bind folders or pass variables in: it gets none of our environment.
     clean = {"PATH": f"{os.path.dirname(program)}:{SYSTEM_PATH}"}
     try:
-        return PersistentShell(
+        shell = PersistentShell(
             [*argv, str(image), "bash", "--noprofile", "--norc", "-s"], start_timeout_s=start_timeout_s, env=clean, limits=limits
         )
     except SandboxStartFailed as failed:
         if any(sign in str(failed).lower() for sign in CORRUPT_SIGNS):
             raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {failed}") from failed
         raise
+    write_label(scratch, shell.pids)
+    return shell

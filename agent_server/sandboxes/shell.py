@@ -80,6 +80,11 @@ class PersistentShell:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the program and what it had started when the shell first answered."""
+        return [self.pid, *self._spare]
+
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         """See Sandbox.run. Raises InvalidRequest for a NUL byte, SandboxDied when the shell is gone."""
         if "\0" in command:
