@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agent_server.sandboxes.limits import Limits
 from client.errors import ConfigError
 
 PREFIX = "AGENT_SERVER_"
@@ -48,6 +49,11 @@ class Settings(BaseModel):
     record_retention_s: float = Field(3600.0, gt=0, description="how long the record of an ended session can be asked for")
     lease_timeout_s: float = Field(3600.0, gt=0, description="a group none of whose sessions completes gives its row back after this")
     file_retention_s: float = Field(7 * 86400.0, gt=0, description="how long trajectories, logs and leases are kept")
+    sandbox_memory_mib: int = Field(4096, ge=64, description="resident memory and files of a sandbox; its files lie in memory")
+    sandbox_processes: int = Field(512, ge=8, description="processes of a sandbox at once")
+    sandbox_disk_mib: int = Field(2048, ge=1, description="files that a sandbox may write")
+    sandbox_cpu_s: float = Field(3600.0, gt=0, description="CPU time of a sandbox; over it the session ends")
+    sandbox_network: bool = Field(False, description="1: sandboxes have the host's network, for rows whose tests need it; 0: none")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
@@ -89,6 +95,11 @@ class Settings(BaseModel):
                 f"AGENT_SERVER_COMMAND_TIMEOUT_S={self.command_timeout_s:g} is longer than AGENT_SERVER_AGENT_TIMEOUT_S="
                 f"{self.agent_timeout_s:g}; one command must fit into the agent's time"
             )
+        if self.sandbox_disk_mib >= self.sandbox_memory_mib:
+            raise ConfigError(
+                f"AGENT_SERVER_SANDBOX_DISK_MIB={self.sandbox_disk_mib} must be less than AGENT_SERVER_SANDBOX_MEMORY_MIB="
+                f"{self.sandbox_memory_mib}: a sandbox's files lie in memory, and its processes need some too"
+            )
         for field in ("data_path", "sif_dir"):
             if not (path := getattr(self, field)).exists():
                 raise ConfigError(f"{variable(field)}={path} does not exist; {type(self).model_fields[field].description}", field=field)
@@ -103,6 +114,10 @@ class Settings(BaseModel):
             "gradings": self.gradings,
             "queue": self.queue_limit,
         }
+
+    @property
+    def sandbox_limits(self) -> Limits:
+        return Limits(self.sandbox_memory_mib << 20, self.sandbox_processes, self.sandbox_disk_mib << 20, self.sandbox_cpu_s)
 
     @property
     def scratch_dir(self) -> Path:

@@ -17,6 +17,7 @@ import time
 from agent_server.config import Settings
 from agent_server.events import ENDS, EventLog
 from agent_server.executors.base import Executor
+from agent_server.sandboxes.leftovers import reclaim
 from agent_server.scheduler import admissions, free_slots
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import MODES, Catalog
@@ -61,6 +62,8 @@ class Dispatcher:
         self._inbox.settimeout(LOOK_AGAIN_S)
         self._store.set_limits(self._settings.limits)
         self._adopt()
+        if reclaimed := reclaim(self._settings, active={f"{row['id']}.{row['attempt']}" for row in self._store.active()}):
+            log.warning("ended what killed workers had left of %s", ", ".join(reclaimed))
         self._thread.start()
 
     @property

@@ -8,14 +8,13 @@ Invariant: exactly one terminal record, and no process of the session outlives t
 import ctypes
 import logging
 import os
-import resource
 import shutil
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from agent_server.agents import mini
@@ -28,7 +27,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import look_up, reap_orphans
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.catalog import Task
-from client.errors import AgentError, Cancelled, StackError, StorageError
+from client.errors import AgentError, Cancelled, SandboxLimitExceeded, StackError, StorageError
 from client.wire import Status
 
 log = logging.getLogger(__name__)
@@ -62,21 +61,23 @@ class Job:
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Costs:
-    """What the session's phases took: wall seconds, and CPU seconds of the worker and of what ended meanwhile."""
+    """What the session took: wall seconds a phase, CPU seconds of the worker a phase and of each sandbox, and the most memory
+    that a sandbox held at a time."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
 
     @contextmanager
     def of(self, phase: str) -> Iterator[None]:
-        started, cpu_before = time.monotonic(), _cpu_s()
+        started, cpu_before = time.monotonic(), time.process_time()
         try:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
-            self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + _cpu_s() - cpu_before
+            self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + time.process_time() - cpu_before
 
 
 def run(job: Job, settings: Settings) -> None:
@@ -106,8 +107,7 @@ def run(job: Job, settings: Settings) -> None:
         end = dict(status=Status.FAILED, error=StackError(f"{type(unexpected).__name__}: {unexpected}"[:1000]).as_dict())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shutil.rmtree(_scratch(job, settings), ignore_errors=True)
-    largest_kib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    _record(store, job, {**end, "seconds": costs.seconds, "cpu_seconds": costs.cpu_seconds, "peak_memory_bytes": largest_kib * 1024})
+    _record(store, job, end | asdict(costs))
     store.close()
     notify(settings.notify_address)
 
@@ -128,7 +128,7 @@ class _Session:
             with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
                 outcome = self._run_agent(sandbox)
             if outcome.submitted and not outcome.submission.strip():
-                outcome = Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+                outcome = _with_diff(outcome, sandbox)
         if not outcome.submission.strip():
             return outcome, NO_SUBMISSION
         self._store.begin_grading(job.session_id, job.attempt)
@@ -156,27 +156,37 @@ class _Session:
 
     @contextmanager
     def _sandbox(self, used_for: str) -> Iterator[Sandbox]:
-        """A fresh sandbox of the task's image. The CPU time of all that ran in it is known, as `used_for`, when it has ended."""
+        """A fresh sandbox of the task's image. When it has ended, what ran in it is on the bill as `used_for`."""
         scratch = _scratch(self._job, self._settings)
         _make_directory(scratch)
         with self._gate("sandbox_starts"), self._costs.of("sandbox_start"):
             sandbox = apptainer.start(
                 apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
                 scratch=scratch, env=self._config.environment.env, start_timeout_s=self._settings.sandbox_start_timeout_s,
+                limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
             )  # fmt: skip
         try:
             yield sandbox
         finally:
-            cpu_before = _cpu_s()
+            used = sandbox.used()
             sandbox.close()
             reap_orphans()
-            self._costs.cpu_seconds[used_for] = _cpu_s() - cpu_before
+            self._costs.cpu_seconds[used_for] = used.cpu_s
+            self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
 
     def _gate(self, name: str) -> AbstractContextManager[None]:
         """Inside the gate of that limit; while we wait there, the session's time limit stands still."""
         store, me = self._store, (self._job.session_id, self._job.attempt)
         gate = Gate(self._settings.gate_dir, name, slots=lambda: store.limits()[name])
         return gate.passed(on_wait=lambda: store.waiting(*me, name), on_pass=lambda: store.passed(*me))
+
+
+def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
+    """What the agent left in its repository is its submission. What it left running may still exceed a limit."""
+    try:
+        return Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+    except SandboxLimitExceeded as exceeded:
+        return Outcome.over_limit(exceeded, outcome.n_calls)
 
 
 def _scratch(job: Job, settings: Settings) -> Path:
@@ -188,12 +198,6 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
         raise StorageError(f"cannot make {path}: {refused}; free space under the work directory") from refused
-
-
-def _cpu_s() -> float:
-    """CPU seconds so far of this process and of all that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 @contextmanager

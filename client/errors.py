@@ -21,6 +21,7 @@
     │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
     │   └── SandboxDied
     ├── AgentError                  the agent program raised
+    │   └── SandboxLimitExceeded    its commands used more than a sandbox may; ends the session, which then is completed
     ├── ModelError                  the model's side of the conversation failed
     │   ├── ModelUnreachable        gateway or engine did not answer
     │   ├── ContextLengthExceeded   400  the prompt does not fit the context window
@@ -145,6 +146,16 @@ class SandboxDied(SandboxError):
 
 class AgentError(StackError):
     boundary, code = "agent", "agent_error"
+
+
+class SandboxLimitExceeded(AgentError):
+    """`limit`: `cpu`, or another whose excess could not be ended without the sandbox."""
+
+    code = "sandbox_limit"
+
+    def __init__(self, limit: str):
+        super().__init__(f"the sandbox was ended, what ran in it exceeded the limit of {limit}; see AGENT_SERVER_SANDBOX_ in `python -m agent_server --help`")
+        self.limit = limit
 
 
 class ModelError(StackError):

@@ -41,8 +41,8 @@ in_repository init -q -b main
 in_repository add -A
 GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z in_repository commit -q -m "One-function modules"
 
-# zstd packs several times faster than apptainer's gzip and reads faster too.
-logged "$work.log" env APPTAINER_TMPDIR="$work" APPTAINER_CACHEDIR="$work/apptainer" apptainer build --mksquashfs-args "-comp zstd -Xcompression-level 3" "$work/image.sif" "$work/root" ||
+# zstd packs several times faster than apptainer's gzip and reads faster too. Relative, because the path becomes a label of the image.
+logged "$work.log" env -C "$work" APPTAINER_TMPDIR="$work" APPTAINER_CACHEDIR="$work/apptainer" apptainer build --mksquashfs-args "-comp zstd -Xcompression-level 3" image.sif root ||
   stop "apptainer cannot build the demo image (log: $work.log)" "look at its last lines above, then run this again"
 
 say "measuring the demo tasks in it (every row's bug, tests and fix)"

@@ -4,6 +4,9 @@ Invariant: an Outcome is the agent's own ending, good or bad; a failure of model
 """
 
 from dataclasses import dataclass
+from typing import Self
+
+from client.errors import SandboxLimitExceeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +20,15 @@ class ModelEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`exit_status`: the agent's word for its ending. `submitted` tells an empty submission from none."""
+    """`exit_status`: the agent's word for its ending, or `SandboxLimitExceeded: LIMIT`. `submitted` tells an empty submission
+    from none."""
 
     exit_status: str
     submitted: bool
     submission: str
     n_calls: int
+
+    @classmethod
+    def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int) -> Self:
+        """The ending of an agent whose sandbox was ended for what ran in it."""
+        return cls(f"SandboxLimitExceeded: {exceeded.limit}", False, "", n_calls)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.sandboxes.base import CommandResult, Sandbox
-from client.errors import AgentError, ConfigError, InvalidRequest, ModelError, ModelUnreachable, StackError
+from client.errors import AgentError, ConfigError, InvalidRequest, ModelError, ModelUnreachable, SandboxLimitExceeded, StackError
 
 log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
@@ -105,8 +105,15 @@ class SandboxEnvironment:
         return {"output": result.output, "returncode": result.returncode, "exception_info": self._limit_note(result.limit)}
 
     def _limit_note(self, limit: str) -> str:
-        notes = {"": "", "time": f"the command was ended after {self._timeout_s:g} s", "output": "the command was ended, it printed too much"}
-        return notes.get(limit, limit)
+        notes = {
+            "": "",
+            "time": f"the command was ended after {self._timeout_s:g} s",
+            "output": "the command was ended, it printed too much",
+            "memory": "the command and everything in the background was ended, together they used too much memory",
+            "processes": "the command and everything in the background was ended, together they were too many processes",
+            "disk": "the command and everything in the background was ended, too much was written to disk; delete files before writing more",
+        }
+        return notes[limit]
 
     def get_template_vars(self, **kwargs) -> dict[str, Any]:
         return self.config.model_dump() | {"system": platform.system(), "machine": platform.machine(), "release": "", "version": ""} | kwargs
@@ -128,7 +135,7 @@ def run(
 ) -> Outcome:
     """Let the agent work until its own end. Adds `commands` and `model` to `seconds`; writes the trajectory in every case.
 
-    Raises ModelError, SandboxError, AgentError.
+    A sandbox that was ended over a limit is the agent's own ending. Raises ModelError, SandboxError, AgentError.
     """
     from minisweagent.agents.default import DefaultAgent
 
@@ -139,6 +146,8 @@ def run(
     started = time.monotonic()
     try:
         ending = agent.run(task)
+    except SandboxLimitExceeded as exceeded:
+        return Outcome.over_limit(exceeded, agent.n_calls)
     except StackError:
         raise
     except Exception as raised:

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent_server.grading.outcomes import parse_pytest_summary, resolved
-from agent_server.sandboxes.base import Sandbox
+from agent_server.sandboxes.base import CommandResult, Sandbox
 from agent_server.tasks.catalog import Task
-from client.errors import GraderError, GraderTimeout
+from client.errors import GraderError, GraderTimeout, SandboxLimitExceeded
 
 REPOSITORY = "/testbed"
 BUG, SUBMISSION = "/tmp/bug.patch", "/tmp/submission.patch"
@@ -27,12 +27,14 @@ SETUP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """`status`: graded, no_submission, or patch_failed. `tests`: outcome by test id, MISSING where the runner named none."""
+    """`status`: graded, no_submission, or patch_failed. `tests`: outcome by test id, MISSING where the runner named none.
+    `limit`: what ended the tests early, as in CommandResult."""
 
     resolved: bool
     status: str
     applied_by: str = ""
     tests: dict[str, str] | None = None
+    limit: str = ""
     log: str = ""
     seconds: float = 0.0
 
@@ -50,7 +52,8 @@ LOG_TAIL_CHARACTERS = 4000
 
 
 def grade(task: Task, submission: str, sandbox: Sandbox, *, timeout_s: float) -> Grade:
-    """Run the row's tests on `submission` (a unified diff) in `sandbox`, which must be fresh.
+    """Run the row's tests on `submission` (a unified diff) in `sandbox`, which must be fresh. Tests that exceed a limit of
+    the sandbox have failed.
 
     Raises GraderTimeout when the tests outlast `timeout_s`, GraderError when the row's own patch does not apply.
     """
@@ -65,16 +68,20 @@ def grade(task: Task, submission: str, sandbox: Sandbox, *, timeout_s: float) ->
     restored = sandbox.run(f"git checkout -q HEAD -- {files}", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
     if restored.returncode != 0:
         raise GraderError(f"row {task.task_id}: its test files cannot be restored from the image: {restored.output[-500:]}")
-    result = sandbox.run(task.test_command, cwd=REPOSITORY, timeout_s=timeout_s)
+    try:
+        result = sandbox.run(task.test_command, cwd=REPOSITORY, timeout_s=timeout_s)
+    except SandboxLimitExceeded as exceeded:
+        result = CommandResult("", 137, time.monotonic() - started, exceeded.limit)
     if result.limit == "time":
         raise GraderTimeout(f"row {task.task_id}: the tests did not end within {timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row")
     outcomes = parse_pytest_summary(result.output)
     wanted = (*task.fail_to_pass, *task.pass_to_pass)
     return Grade(
-        resolved=resolved(outcomes, task.fail_to_pass, task.pass_to_pass),
+        resolved=not result.limit and resolved(outcomes, task.fail_to_pass, task.pass_to_pass),
         status="graded",
         applied_by=applied_by,
         tests={test: outcomes.get(test, "MISSING") for test in wanted},
+        limit=result.limit,
         log=result.output[-LOG_TAIL_CHARACTERS:],
         seconds=time.monotonic() - started,
     )

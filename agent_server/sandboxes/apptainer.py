@@ -1,16 +1,22 @@
 """Apptainer sandboxes: one `apptainer exec` a sandbox, writes to a tmpfs, no network, no host paths, no capabilities.
 
+What of the host can still be read inside: the image's file name, the user's home directory by name, /etc/hosts, /sys.
+As another user than root a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 as it comes).
 Invariant: a sandbox is one child process; when it ends, everything in it has ended, and no mount or loop device stays.
 """
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
+from agent_server.sandboxes.leftovers import write_label
+from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
 
 SIF_MAGIC, SIF_MAGIC_OFFSET = b"SIF_MAGIC", 32
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CORRUPT_SIGNS = ("while mounting image", "could not open image", "image format not recognized")
 
 
@@ -42,18 +48,32 @@ def check_image(path: Path) -> None:
         raise ImageCorrupt(f"image {path} is not a SIF file (no {SIF_MAGIC.decode()} at byte {SIF_MAGIC_OFFSET}); delete it and fetch it again")
 
 
-def start(image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float) -> PersistentShell:
-    """A running sandbox of `image`. Raises ImageMissing, ImageCorrupt, SandboxStartFailed; leaves nothing of a failed start."""
+def start(
+    image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float, limits: Limits | None = None, network: bool = False
+) -> PersistentShell:
+    """A running sandbox of `image`, labelled in `scratch`, with the host's network or none. Raises ImageMissing, ImageCorrupt,
+    SandboxStartFailed; leaves nothing of a failed start."""
     check_image(image)
-    argv = [find_apptainer(), "--silent", "exec", "--containall", "--cleanenv", "--writable-tmpfs", "--no-home"]
-    argv += ["--net", "--network", "none", "--pwd", "/"]
+    program = find_apptainer()
+    argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
+    argv += [] if network else ["--net", "--network", "none"]
     # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot ask for full capabilities, and no task needs any.
     argv += ["--no-privs"] if os.geteuid() == 0 else []
     for name, value in env.items():
         argv += ["--env", f"{name}={value}"]
+    # Apptainer keeps its search path and settings where the sandbox can read them, and APPTAINER_ variables of the host
+    # would bind folders or pass variables in: it gets none of our environment.
+    clean = {"PATH": f"{os.path.dirname(program)}:{SYSTEM_PATH}"}
     try:
-        return PersistentShell([*argv, str(image), "bash", "--noprofile", "--norc", "-s"], scratch=scratch, start_timeout_s=start_timeout_s)
+        with tempfile.TemporaryDirectory(prefix="image-") as folder:  # the name it is started by can be read inside
+            name = Path(folder) / image.name
+            name.symlink_to(image.resolve())
+            shell = PersistentShell(
+                [*argv, str(name), "bash", "--noprofile", "--norc", "-s"], start_timeout_s=start_timeout_s, env=clean, limits=limits
+            )
     except SandboxStartFailed as failed:
         if any(sign in str(failed).lower() for sign in CORRUPT_SIGNS):
             raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {failed}") from failed
         raise
+    write_label(scratch, shell.pids)
+    return shell

@@ -10,7 +10,7 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """`output`: stdout and stderr as they were written, undecodable bytes replaced. `limit` names what ended the
-    command early (`time`, `output`), else "". A killed command has `returncode` 137."""
+    command early (`time`, `output`, `memory`, `processes`, `disk`), else "". A killed command has `returncode` 137."""
 
     output: str
     returncode: int
@@ -18,14 +18,27 @@ class CommandResult:
     limit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """By all processes of a sandbox since its start. `peak_bytes`: the most that was seen at a time of resident memory and
+    files in memory; pages that processes share count once for each."""
+
+    cpu_s: float
+    peak_bytes: int
+
+
 class Sandbox(Protocol):
-    """One process tree with a file system of its own. Raises SandboxDied when it is gone."""
+    """One process tree with a file system of its own. Raises SandboxDied when it is gone, SandboxLimitExceeded when it was
+    ended for what ran in it."""
 
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         """Run `command` in a fresh bash; state of earlier commands survives in files and processes only."""
 
     def write_file(self, path: str, content: str) -> None:
         """Put text at an absolute path inside, replacing what is there."""
+
+    def used(self) -> Used:
+        """So far; also answered after the sandbox has died."""
 
     def close(self) -> None:
         """End every process of the sandbox and reap it; repeatable."""

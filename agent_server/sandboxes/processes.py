@@ -33,6 +33,15 @@ def look_up(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
+def pid_inside(pid: int) -> int | None:
+    """The number by which the process knows itself: that of its innermost PID namespace. None where there is none with that pid."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            return next(int(line.split()[-1]) for line in status if line.startswith(b"NSpid:"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def descendants(root: int) -> list[Process]:
     """Every live process below `root`, in no given order. An orphan inside a PID namespace hangs on that namespace's init."""
     children: dict[int, list[Process]] = {}

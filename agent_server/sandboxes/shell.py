@@ -1,8 +1,8 @@
 """A persistent shell inside any sandbox program: one process for a session, one fresh bash a command.
 
-Two channels, and neither can be held open against us. Commands' output goes to a host file that the sandbox inherits
-as its standard error, so it is read by position and never waited on; the end of a command is one line on a pipe that
-commands do not inherit.
+Two channels, and neither can be held open against us. Commands' output goes to a file in memory that the sandbox
+inherits as its standard error (no path, so /proc inside names none of the host), so it is read by position and never
+waited on; the end of a command is one line on a pipe that commands do not inherit.
 Invariant: `run` returns within its time limit plus a moment, whatever the command started.
 """
 
@@ -13,19 +13,22 @@ import select
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from agent_server.sandboxes.base import CommandResult
-from agent_server.sandboxes.processes import descendants, kill, kill_younger, ticks_now
-from client.errors import InvalidRequest, SandboxDied, SandboxStartFailed
+from agent_server.sandboxes.base import CommandResult, Used
+from agent_server.sandboxes.inside import DIRECTORIES, Inside
+from agent_server.sandboxes.limits import Limits, Watchdog
+from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
+from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
 OUTPUT_LIMIT_BYTES = 16 * 2**20  # what one command may print before it is ended
 FILE_LIMIT_BYTES = 4 * 2**30  # RLIMIT_FSIZE: the output file cannot outgrow this between two looks
 LONGEST_ARGUMENT_BYTES = 120_000  # the kernel's limit for one argument is 128 KiB
 WATCH_S = 0.1
 KILL_GRACE_S = 2.0
+KILLED = 128 + signal.SIGKILL
 
 # $1 nonce, $2 directory, $3 command. The command's bash has the output file (3) as stdout and stderr, and no control
 # pipe; the shell's own remarks ("Killed") are not the command's output.
@@ -39,14 +42,15 @@ run() {{ ( cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%
 class PersistentShell:
     """Starts `argv` (a program that ends in a bash reading commands from standard input) and runs commands in it."""
 
-    def __init__(self, argv: list[str], *, scratch: Path, start_timeout_s: float, env: dict[str, str] | None = None):
-        """Raises SandboxStartFailed with what the program said; nothing of a partial start is left."""
-        self._output = tempfile.TemporaryFile(dir=scratch, buffering=0)
+    def __init__(self, argv: list[str], *, start_timeout_s: float, env: dict[str, str] | None = None, limits: Limits | None = None):
+        """`limits` need a program that gives the shell a PID namespace and file systems of its own. Raises
+        SandboxStartFailed with what the program said; nothing of a partial start is left."""
+        self._output = open(os.memfd_create("output"), "w+b", buffering=0)
         # O_APPEND, so that after a truncation between commands late writers continue at the end, not in a hole.
         append = os.open(f"/proc/self/fd/{self._output.fileno()}", os.O_WRONLY | os.O_APPEND)
         try:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=append, env=env, bufsize=0
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=append, env=env, cwd="/", bufsize=0
             )
         except OSError as cannot:
             self._output.close()
@@ -55,11 +59,15 @@ class PersistentShell:
             os.close(append)
         self._control = b""
         self._spare: frozenset[int] = frozenset()
+        self._watchdog: Watchdog | None = None
         try:
             self._send(PRELUDE)
             self._begin("true", "/", nonce := secrets.token_hex(8))
             if self._await_status(nonce, time.monotonic() + start_timeout_s) is None:
                 raise SandboxStartFailed(f"the sandbox did not answer within {start_timeout_s:g} s: {self._said()}")
+            self._spare = frozenset(process.pid for process in descendants(self.pid))
+            if limits:
+                self._watchdog = Watchdog(self._look_inside(start_timeout_s), limits)
         except SandboxDied as died:
             said = self._said()
             self.close()
@@ -67,11 +75,15 @@ class PersistentShell:
         except BaseException:
             self.close()
             raise
-        self._spare = frozenset(process.pid for process in descendants(self.pid))
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the program and what it had started when the shell first answered."""
+        return [self.pid, *self._spare]
 
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         """See Sandbox.run. Raises InvalidRequest for a NUL byte, SandboxDied when the shell is gone."""
@@ -86,10 +98,15 @@ class PersistentShell:
         """See Sandbox.write_file. Text goes in by here-document, which no argument limit bounds. Raises SandboxDied."""
         encoded = base64.encodebytes(content.encode(errors="surrogateescape")).decode()
         nonce, target = secrets.token_hex(8), shlex.quote(path)
-        self._send(f"base64 -d > {target} 2>&3 <<'END'\n{encoded}END\nprintf '%s %s\\n' {nonce} \"$?\"\n")
-        status = self._await_status(nonce, time.monotonic() + 30.0)
+        with self._death_explained():
+            self._send(f"base64 -d > {target} 2>&3 <<'END'\n{encoded}END\nprintf '%s %s\\n' {nonce} \"$?\"\n")
+            status = self._await_status(nonce, time.monotonic() + 30.0)
         if status != 0:
             raise SandboxDied(f"could not write {path} inside the sandbox (status {status}): {self._said()}")
+
+    def used(self) -> Used:
+        """See Sandbox.used. Nothing without limits: nobody looks then."""
+        return self._watchdog.used() if self._watchdog else Used(0.0, 0)
 
     def close(self) -> None:
         """End the whole tree and reap our child. Its descendants die with its PID namespace."""
@@ -97,11 +114,23 @@ class PersistentShell:
             for pid in [*(process.pid for process in descendants(self.pid)), self.pid]:
                 kill(pid)
         self._process.wait()
+        if self._watchdog:
+            self._watchdog.close()
+            self._watchdog = None
         self._process.stdin.close()
         self._process.stdout.close()
         self._output.close()
 
     def _run(self, command: str, cwd: str, timeout_s: float) -> CommandResult:
+        with self._death_explained():
+            if self._watchdog:
+                self._watchdog.command_begins()
+            result = self._run_unwatched(command, cwd, timeout_s)
+            if self._watchdog and (limit := self._watchdog.command_ended()):
+                return CommandResult(result.output, KILLED, result.seconds, limit)
+            return result
+
+    def _run_unwatched(self, command: str, cwd: str, timeout_s: float) -> CommandResult:
         os.ftruncate(self._output.fileno(), 0)
         since, started = ticks_now(), time.monotonic()
         nonce = secrets.token_hex(8)
@@ -113,8 +142,34 @@ class PersistentShell:
             kill_younger(self.pid, since, self._spare)
             if self._await_status(nonce, time.monotonic() + KILL_GRACE_S) is None:
                 raise SandboxDied("the sandbox's shell does not answer after its command was killed")
-            status = 128 + signal.SIGKILL
+            status = KILLED
         return CommandResult(self._read_output(), status, time.monotonic() - started, limit)
+
+    @contextmanager
+    def _death_explained(self) -> Iterator[None]:
+        """Raises SandboxLimitExceeded where the sandbox died because the watchdog ended it."""
+        try:
+            yield
+        except SandboxDied:
+            if self._watchdog and self._watchdog.ended_by:
+                raise SandboxLimitExceeded(self._watchdog.ended_by) from None
+            raise
+
+    def _look_inside(self, timeout_s: float) -> Inside:
+        """Open what the shell opens, by its descriptors: they lead to where no path of ours does."""
+        numbers = range(7, 7 + len(DIRECTORIES))
+        opening = " ".join(f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True))
+        self._send(f"exec {opening}; printf '%s %s\\n' {(nonce := secrets.token_hex(8))} $$\n")
+        shell = self._await_status(nonce, time.monotonic() + timeout_s)
+        host_pid = next((pid for pid in self._spare if pid_inside(pid) == shell), None)
+        if host_pid is None:
+            raise SandboxStartFailed(f"the shell (pid {shell} inside) is not among the processes that {self.pid} started")
+        try:
+            descriptors = [os.open(f"/proc/{host_pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY) for number in numbers]
+        except OSError as cannot:
+            raise SandboxStartFailed(f"the sandbox lacks one of {', '.join(DIRECTORIES)}, which its limits are read from: {cannot}") from cannot
+        self._send("exec " + " ".join(f"{number}<&-" for number in numbers) + "\n")
+        return Inside(shell, host_pid, descriptors)
 
     def _begin(self, command: str, cwd: str, nonce: str) -> None:
         self._send(f"run {nonce} {shlex.quote(cwd)} {shlex.quote(command)}\n")

@@ -126,6 +126,7 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     view = server.run(model, [FIX], key="seen")
     assert {"queue", "gates", "sandbox_start", "prepare", "agent", "commands", "model", "grading"} <= set(view.seconds)
     assert {"sandbox_start", "agent", "commands", "grading", "tests"} <= set(view.cpu_seconds) and view.peak_memory_bytes > 10**7
+    assert view.cpu_seconds["tests"] > 0.1, "running pytest takes CPU time"
     assert metric(server, 'agent_server_sessions_ended_total{mode="train",status="completed"}') == 1.0
     assert metric(server, 'agent_server_sessions_resolved_total{mode="train"}') == 1.0
     assert metric(server, 'agent_server_sessions{mode="train",status="completed"}') == 1.0

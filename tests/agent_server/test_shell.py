@@ -19,7 +19,7 @@ def sandbox(request, tmp_path, demo_image):
         started = apptainer.start(demo_image, scratch=tmp_path, env={"GREETING": "hello there"}, start_timeout_s=30)
     else:
         argv = ["bash", "--noprofile", "--norc", "-s"]
-        started = PersistentShell(argv, scratch=tmp_path, start_timeout_s=10, env={"GREETING": "hello there", "PATH": os.environ["PATH"]})
+        started = PersistentShell(argv, start_timeout_s=10, env={"GREETING": "hello there", "PATH": os.environ["PATH"]})
     yield started
     started.close()
     assert look_up(started.pid) is None
@@ -114,11 +114,11 @@ def test_a_start_that_fails_leaves_nothing(tmp_path, demo_image):
     with pytest.raises(ImageCorrupt):
         apptainer.start(tmp_path / "text.sif", scratch=tmp_path, env={}, start_timeout_s=10)
     with pytest.raises(SandboxStartFailed, match="did not answer within"):
-        PersistentShell(["sleep", "60"], scratch=tmp_path, start_timeout_s=0.2)
+        PersistentShell(["sleep", "60"], start_timeout_s=0.2)
     with pytest.raises(SandboxStartFailed, match="is it installed"):
-        PersistentShell(["/no/such/program"], scratch=tmp_path, start_timeout_s=1)
+        PersistentShell(["/no/such/program"], start_timeout_s=1)
     with pytest.raises(SandboxStartFailed, match="some reason"):
-        PersistentShell(["bash", "-c", "echo some reason >&2; exit 1"], scratch=tmp_path, start_timeout_s=5)
+        PersistentShell(["bash", "-c", "echo some reason >&2; exit 1"], start_timeout_s=5)
     assert len(descendants(os.getpid())) == children
 
 

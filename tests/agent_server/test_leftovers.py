@@ -1,0 +1,95 @@
+"""Sandboxes of killed workers: the next server of the same work directory ends them, and nobody else's."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from agent_server.config import Settings
+from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.leftovers import LABEL, reclaim
+from agent_server.sandboxes.processes import descendants, kill, look_up
+from tests.agent_server.conftest import DEMO, FIX, eventually
+from tests.agent_server.test_recovery import kill_server
+
+
+def lives(pid: int) -> bool:
+    process = look_up(pid)
+    return process is not None and process.state != "Z"
+
+
+@pytest.fixture
+def start(demo_image):
+    """A factory of sandboxes, each asleep in a folder that it is labelled in."""
+    started = []
+
+    def start(scratch):
+        scratch.mkdir(parents=True)
+        sandbox = apptainer.start(demo_image, scratch=scratch, env={}, start_timeout_s=30)
+        started.append(sandbox)
+        sandbox.run("sleep 1000 & setsid sleep 1000 &", cwd="/", timeout_s=5)
+        return sandbox
+
+    yield start
+    for sandbox in started:
+        sandbox.close()
+
+
+def settings_for(folder) -> Settings:
+    return Settings(data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=folder)
+
+
+def test_only_what_is_ours_and_not_active_is_ended(tmp_path, start):
+    ours, theirs = settings_for(tmp_path / "ours"), settings_for(tmp_path / "theirs")
+    left_over, active, neighbour = start(ours.scratch_dir / "left.1"), start(ours.scratch_dir / "active.2"), start(theirs.scratch_dir / "left.1")
+    (ours.scratch_dir / "empty.1").mkdir()
+    inside = [process.pid for process in descendants(left_over.pid)]
+    assert reclaim(ours, {"active.2"}) == ["empty.1", "left.1"]
+    eventually(lambda: not any(map(lives, inside)), what="all of the leftover gone")
+    assert [folder.name for folder in ours.scratch_dir.iterdir()] == ["active.2"]
+    for sandbox in (active, neighbour):
+        assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
+        assert len(descendants(sandbox.pid)) == 4  # init, shell, two asleep
+    assert reclaim(ours, {"active.2"}) == []
+
+
+@pytest.mark.parametrize("label", ["", "{", "[]", '{"boot": "another", "processes": [[PID, TICKS]]}', '{"boot": "BOOT", "processes": [[PID, 1]]}'])
+def test_a_label_that_does_not_fit_kills_nobody(tmp_path, start, label):
+    ours = settings_for(tmp_path / "ours")
+    sandbox = start(tmp_path / "elsewhere")
+    true = json.loads((tmp_path / "elsewhere" / LABEL).read_text())
+    folder = ours.scratch_dir / "left.1"
+    folder.mkdir(parents=True)
+    pid, ticks = true["processes"][0]
+    (folder / LABEL).write_text(label.replace("PID", str(pid)).replace("TICKS", str(ticks)).replace("BOOT", true["boot"]))
+    assert reclaim(ours, set()) == ["left.1"]
+    assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
+
+
+def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, model, tmp_path):
+    server, neighbour = own_server(), own_server(tmp_path / "another owner")
+    active = server.create(model, [f"sleep 8\n{FIX}"], key="active through it all")
+    orphaned = server.create(model, ["sleep 1000"], key="orphaned")
+    foreign = neighbour.create(model, ["sleep 1000"], key="another owner's")
+    eventually(lambda: {"active through it all", "orphaned", "another owner's"} <= set(model.requests), what="all at work")
+    time.sleep(0.3)
+    worker = server.worker(orphaned)
+    left = [pid for pid in server.session_processes(worker) if pid != worker]
+    theirs = neighbour.session_processes(neighbour.worker(foreign))
+    kill_server(server)
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(0.3)
+    assert any(map(lives, left)), "the sandbox ends with its worker: nothing to reclaim, and this test shows nothing"
+
+    again = own_server(server.work_dir, **{n: v for n, v in server.environment.items() if n.startswith("AGENT_SERVER_")})
+    eventually(lambda: not any(map(lives, left)), what="the orphaned sandbox gone")
+    eventually(lambda: not list((server.work_dir / "scratch").glob(f"{orphaned}*")), what="its scratch folder gone")
+    assert again.client.get(orphaned).error["code"] == "worker_lost"
+    assert again.client.wait(active, timeout_s=30).reward == 1.0
+    assert theirs and all(map(lives, theirs))
+    neighbour.client.cancel(foreign)
+    assert neighbour.client.wait(foreign, timeout_s=10).status == "cancelled"
+    for pid in filter(lives, left):  # only where this test fails
+        kill(pid)
