@@ -1,0 +1,203 @@
+"""Many sessions in a row on real sandboxes, with cancels and kills mixed in, and then a look for what was left behind.
+
+    python -m scripts.bench.soak [--sessions 2000] [--concurrency 8] [--seed 0]
+
+Of a hundred sessions some sixty are left alone (a third of them graded), twenty are cancelled at some moment, ten lose their
+worker and ten their sandbox to SIGKILL; now and then the fork server is killed, and twice the whole server, which is then
+started again on the same work directory.
+Invariant: every session ends in the way that what was done to it allows; leaks are counted by the kernel, not by the server.
+"""
+
+import argparse
+import os
+import random
+import sqlite3
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+
+from agent_server.sandboxes.processes import descendants, kill
+from agent_server.store.store import DATABASE_NAME
+from client.wire import SessionRequest
+from scripts.bench.serving import DEMO, BenchServer, agent_server
+from tests.scripted_model import ScriptedModel, serving
+
+ROW = parquet.read_table(DEMO / "tasks" / "train.parquet").to_pylist()[0]
+FIX = f"git apply -R <<'END'\n{ROW['patch'].rstrip()}\nEND"
+RETENTION_S = 20.0
+SPARE_FILES = 8  # connections of this very moment
+ALLOWED = {
+    "nothing": {"completed"},
+    "cancel": {"completed", "cancelled"},
+    # A kill before the first model call is repaired, one after the end changes nothing.
+    "kill worker": {"completed", "failed"},
+    "kill sandbox": {"completed", "failed"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    number: int
+    harm: str
+    after_s: float
+    script: list[str]
+
+
+def plans(n: int, seed: int) -> list[Plan]:
+    chance = random.Random(seed)
+    harms = chance.choices(list(ALLOWED), weights=[60, 20, 10, 10], k=n)
+    return [Plan(i, harm, chance.uniform(0.0, 1.5), [FIX] if chance.random() < 0.33 else ["true"]) for i, harm in enumerate(harms)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    outcome, leaks = soak(arguments.sessions, arguments.concurrency, arguments.seed)
+    for (harm, status), n in sorted(outcome.items()):
+        print(f"{harm:14} {status:10} {n:6}")
+    print("\n".join(f"left behind: {name:36} {value}" for name, value in leaks.items()))
+    return 1 if any(leaks.values()) else 0
+
+
+def soak(n: int, concurrency: int, seed: int) -> tuple[Counter, dict[str, int]]:
+    """Run it; returns how many sessions ended how by what was done to them, and what was left behind (all should be 0)."""
+    before = machine()
+    with serving() as model, agent_server(train_concurrency=concurrency, record_retention_s=RETENTION_S) as server:
+        _run(server, model, Plan(-1, "nothing", 0.0, [FIX]))  # warm, so that descriptors are counted from a state at work
+        files_before = server_files(server)
+        outcome = Counter()
+        with ThreadPoolExecutor(2 * concurrency) as pool, _disturbed(server, n):
+            for plan, status in pool.map(lambda plan: (plan, _run(server, model, plan)), plans(n, seed)):
+                assert status in ALLOWED[plan.harm], f"session {plan.number} ({plan.harm}) ended {status}"
+                outcome[plan.harm, status] += 1
+                model.requests.clear()
+        leaks = _left_behind(server, before, files_before)
+    leaks["processes after the server's end"] = len(_processes_of(server))
+    return outcome, leaks
+
+
+def machine() -> dict[str, int]:
+    """What the kernel holds for anybody on this machine."""
+    states = [text[text.rindex(")") + 2] for text in _stats()]
+    return {
+        "zombies": states.count("Z"),
+        "loop devices": sum(1 for _ in Path("/sys/block").glob("loop*/loop/backing_file")),
+        "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
+    }
+
+
+def server_files(server: BenchServer) -> int:
+    """Open file descriptors of the server's processes."""
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _processes_of(server))
+
+
+def _run(server: BenchServer, model: ScriptedModel, plan: Plan) -> str:
+    key = f"soak-{plan.number}"
+    model.scripts[key] = plan.script
+    client = server.client
+    request = SessionRequest(session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"])
+    session_id = client.create(request)
+    if plan.harm != "nothing":
+        _wait_for_worker(server, session_id)
+        time.sleep(plan.after_s)
+        if plan.harm == "cancel":
+            client.cancel(session_id)
+        elif worker := _worker(server, session_id):
+            for pid in [worker] if plan.harm == "kill worker" else [process.pid for process in descendants(worker)]:
+                kill(pid)
+    status = client.wait(session_id, timeout_s=600).status
+    del model.scripts[key]
+    return str(status)
+
+
+def _wait_for_worker(server: BenchServer, session_id: str) -> None:
+    while not _worker(server, session_id) and not server.client.get(session_id).status.terminal:
+        time.sleep(0.02)
+
+
+def _worker(server: BenchServer, session_id: str) -> int:
+    with closing(sqlite3.connect(server.work_dir / DATABASE_NAME, timeout=30)) as database:
+        row = database.execute("SELECT worker_pid FROM sessions WHERE id = ? AND ended_at IS NULL", (session_id,)).fetchone()
+    return (row and row[0]) or 0
+
+
+class _disturbed:
+    """Within this context the fork server is killed now and then, and the whole server twice."""
+
+    def __init__(self, server: BenchServer, n: int):
+        self._server, self._n, self._over = server, n, threading.Event()
+        self._thread = threading.Thread(target=self._disturb)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _disturb(self) -> None:
+        kills_of_all = 0
+        while not self._over.wait(5.0):
+            done = self._done()
+            if done * 3 > self._n * (kills_of_all + 1) and kills_of_all < 2:
+                kills_of_all += 1
+                self._server.kill()
+                self._server.start()
+            elif done % 7 == 0:
+                for pid in _processes_of(self._server):
+                    if b"fork_server" in _read(f"/proc/{pid}/cmdline") and os.getpgid(pid) == self._server.process.pid:
+                        kill(pid)
+
+    def _done(self) -> int:
+        lines = (self._server.work_dir / "events.jsonl").read_text().splitlines()
+        return sum('"total_s"' in line for line in lines)
+
+
+def _left_behind(server: BenchServer, before: dict[str, int], files_before: int) -> dict[str, int]:
+    """What is there now and was not before; records get the time to expire, and processes a moment to go."""
+    deadline = time.monotonic() + 3 * RETENTION_S + 30
+    while True:
+        now = machine()
+        with closing(sqlite3.connect(server.work_dir / DATABASE_NAME, timeout=30)) as database:
+            rows = {f"rows of {table}": database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("sessions", "events")}
+        leaks = {name: max(0, now[name] - before[name]) for name in before}
+        leaks |= rows | {"scratch folders": len(os.listdir(server.work_dir / "scratch"))}
+        leaks["open files of the server"] = max(0, server_files(server) - files_before - SPARE_FILES)
+        if not any(leaks.values()) or time.monotonic() > deadline:
+            return leaks
+        time.sleep(1.0)
+
+
+
+
+def _processes_of(server: BenchServer) -> list[int]:
+    mark = f"AGENT_SERVER_WORK_DIR={server.work_dir}".encode()
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+
+
+def _stats() -> Iterator[str]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if text := _read(f"/proc/{pid}/stat").decode(errors="replace"):
+            yield text
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
