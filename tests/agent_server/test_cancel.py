@@ -84,3 +84,16 @@ def test_a_worker_that_ignores_the_signal_is_killed(server, model):
     assert len(server.session_processes(worker)) > 3
     os.kill(worker, signal.SIGSTOP)  # a stopped process receives nothing but SIGKILL
     assert cancel_and_measure(server, session, message="cancelled; its worker was killed") < BOUND_S + 0.5
+
+
+def test_while_standing_at_a_gate(own_server, model):
+    """Several workers wait for the one slot of a gate; each is cancelled there, and the slot's holder is not disturbed."""
+    server = own_server(AGENT_SERVER_GRADINGS="1")
+    slow = f"sed -i '1i import time; time.sleep(3)' {FILE}"
+    holder = server.create(model, [f"{FIX}\n{slow}"])
+    eventually(lambda: server.client.get(holder).status == "grading", what="the holder at its tests")
+    waiting = [server.create(model, [FIX]) for _ in range(3)]
+    eventually(lambda: all(server.client.get(session).status == "grading" for session in waiting), what="the others in line")
+    time.sleep(0.1)
+    assert max(cancel_and_measure(server, session) for session in waiting) < BOUND_S
+    assert server.client.wait(holder, timeout_s=60).reward == 1.0
