@@ -12,6 +12,7 @@
     │   └── NoOutput                a client process said it was done and left no reward
     ├── ServerError                 the agent server failed
     │   ├── ServerUnreachable       no answer for longer than the outage limit
+    │   ├── ServerBusy              429  it takes no more now; ask again after Retry-After
     │   ├── WorkerLost              a session's worker ended without a result
     │   ├── SessionFailed           as a trainer hears of it: no reward, with the server's own boundary and code
     │   └── StorageError            the work directory cannot be written (disk full, read-only)
@@ -91,6 +92,10 @@ class ServerError(StackError):
 
 class ServerUnreachable(ServerError):
     code, http_status = "server_unreachable", 503
+
+
+class ServerBusy(ServerError):
+    code, http_status = "server_busy", 429
 
 
 class WorkerLost(ServerError):

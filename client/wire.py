@@ -39,6 +39,7 @@ class SessionRequest(BaseModel):
 
     `session_id` is the client's own name for the session: the same one again answers the same server session.
     `base_url` is where the agent's model calls go (`/v1/chat/completions` is appended), with `api_key` as bearer token.
+    `run_id` is a trainer's own name space: equal session and group ids of different runs are different ones.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -49,6 +50,7 @@ class SessionRequest(BaseModel):
     base_url: Annotated[str, Field(pattern=r"^https?://\S+$")]
     api_key: Annotated[str, Field(min_length=1, max_length=4096)]
     task_id: Name | None = None
+    run_id: Annotated[str, Field(max_length=256)] = ""
     metadata: dict[str, Any] = {}
 
     @classmethod
