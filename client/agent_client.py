@@ -49,7 +49,7 @@ class Answer:
         self.status, self.body, self.retry_after = status, body, retry_after
 
     def __str__(self):
-        return self.body[:500].decode(errors="replace").strip()
+        return " ".join(self.body[:500].decode(errors="replace").split())  # one line: the trainer reads the last
 
     def json(self):
         """The body as an object. Raises Ended."""
