@@ -9,7 +9,7 @@ import logging
 from flask import Flask, Response, current_app, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from agent_server.api import ops, sessions, tasks
+from agent_server.api import openapi, ops, sessions, tasks
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
 from agent_server.executors.local import LocalExecutor
@@ -24,14 +24,14 @@ BODY_LIMIT_BYTES = 4 * 2**20
 
 def create_app(settings: Settings) -> Flask:
     """The HTTP application. `app.extensions["dispatcher"]` has to be started before sessions run. Raises ConfigError."""
-    app = Flask(__name__)
+    app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
     app.json.sort_keys = False
     catalog = Catalog(settings.data_path)
     store = Store(settings.work_dir)
     dispatcher = Dispatcher(settings, store, catalog, LocalExecutor(settings))
     app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=Leases(catalog, settings.seed))
-    for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint):
+    for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint, openapi.blueprint):
         app.register_blueprint(blueprint)
     app.before_request(_check_token)
     app.register_error_handler(StackError, _stack_error)

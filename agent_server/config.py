@@ -6,12 +6,14 @@ refused before anything starts.
 
 import difflib
 import hashlib
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agent_server.base_urls import Address, parse_setting
 from client.errors import ConfigError
 
 PREFIX = "AGENT_SERVER_"
@@ -30,6 +32,8 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8600, ge=1, le=65535, description="port to listen on")
     token: str = Field("", description="bearer token that every call but health must carry; empty: none", repr=False)
+    open_to_anyone: Literal["no", "yes"] = Field("no", description="`yes`: listen beyond loopback without a token")
+    base_urls: str = Field("", description="comma-separated URL prefixes that a session's base_url must belong to; empty: any")
     train_concurrency: int = Field(16, ge=1, description="training sessions that run at once")
     eval_concurrency: int = Field(16, ge=1, description="evaluation sessions that run at once")
     agent_config: str = Field("tools", description="`text`, `tools`, or the path of a YAML file")
@@ -81,6 +85,13 @@ class Settings(BaseModel):
                 f"AGENT_SERVER_COMMAND_TIMEOUT_S={self.command_timeout_s:g} is longer than AGENT_SERVER_AGENT_TIMEOUT_S="
                 f"{self.agent_timeout_s:g}; one command must fit into the agent's time"
             )
+        if not self.token and not _is_loopback(self.host) and self.open_to_anyone != "yes":
+            raise ConfigError(
+                f"AGENT_SERVER_HOST={self.host} lets other machines start sessions here, and AGENT_SERVER_TOKEN is empty; set a token, listen on"
+                " 127.0.0.1, or say AGENT_SERVER_OPEN_TO_ANYONE=yes",
+                field="token",
+            )
+        parse_setting(self.base_urls)
         for field in ("data_path", "sif_dir"):
             if not (path := getattr(self, field)).exists():
                 raise ConfigError(f"{variable(field)}={path} does not exist; {type(self).model_fields[field].description}", field=field)
@@ -89,6 +100,10 @@ class Settings(BaseModel):
     def limits(self) -> dict[str, int]:
         """The semaphores: sessions at once, by mode."""
         return {"train": self.train_concurrency, "eval": self.eval_concurrency}
+
+    @property
+    def allowed_base_urls(self) -> tuple[Address, ...]:
+        return parse_setting(self.base_urls)
 
     @property
     def scratch_dir(self) -> Path:
@@ -106,6 +121,14 @@ class Settings(BaseModel):
     def notify_address(self) -> str:
         """Abstract Unix address (no file, no length limit) of the one server that may work in `work_dir`."""
         return "\0agent-server-" + hashlib.sha256(str(self.work_dir.resolve()).encode()).hexdigest()[:32]
+
+
+def _is_loopback(host: str) -> bool:
+    """A name other than localhost may mean anything, so it does not count."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def variable(field: str) -> str:

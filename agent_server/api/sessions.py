@@ -4,9 +4,11 @@ Invariant: a repeated call answers what the first one did.
 """
 
 import shutil
+from typing import Any
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
+from agent_server import base_urls
 from client.errors import InvalidRequest, StorageError
 from client.wire import SessionRequest
 
@@ -17,7 +19,8 @@ FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its record
 
 @blueprint.post("/sessions")
 def create() -> Response:
-    session = SessionRequest.parse(request.get_json(force=True, silent=True))
+    session = SessionRequest.parse(_json())
+    base_urls.check(session.base_url, current_app.extensions["settings"].allowed_base_urls)
     _check_disk()
     session_id, status = current_app.extensions["store"].submit(session, current_app.extensions["leases"].lease)
     current_app.extensions["dispatcher"].wake()
@@ -35,6 +38,14 @@ def cancel(session_id: str) -> tuple[str, int]:
     current_app.extensions["store"].request_cancel(session_id)
     current_app.extensions["dispatcher"].wake()
     return "", 204
+
+
+def _json() -> Any:
+    """The body, None where it is no JSON."""
+    try:
+        return request.get_json(force=True, silent=True)
+    except RecursionError:  # thousands of brackets
+        return None
 
 
 def _wait_s() -> float:
