@@ -9,7 +9,7 @@ import logging
 from flask import Flask, Response, current_app, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from agent_server.api import ops, sessions, tasks
+from agent_server.api import openapi, ops, sessions, tasks
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
 from agent_server.events import EventLog
@@ -27,8 +27,9 @@ RETRY_AFTER_S = 5
 
 
 def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
-    """The HTTP application; workers are local processes unless an `executor` is given. `app.extensions["dispatcher"]` has to be started before sessions run. Raises ConfigError."""
-    app = Flask(__name__)
+    """The HTTP application; workers are local processes unless an `executor` is given. `app.extensions["dispatcher"]` has to be
+    started before sessions run. Raises ConfigError."""
+    app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
     app.json.sort_keys = False
     catalog = Catalog(settings.data_path)
@@ -38,7 +39,7 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
     leases = Leases(catalog, settings.seed)
     app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics)
-    for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint):
+    for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint, openapi.blueprint):
         app.register_blueprint(blueprint)
     app.before_request(_check_token)
     app.register_error_handler(StackError, _stack_error)

@@ -6,19 +6,30 @@ refused before anything starts.
 
 import difflib
 import hashlib
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agent_server.base_urls import Address, parse_setting
 from agent_server.sandboxes.limits import Limits
 from client.errors import ConfigError
 
 PREFIX = "AGENT_SERVER_"
 DATA_PATH, SIF_DIR = "R2E_DATA_PATH", "R2E_SIF_DIR"  # names that Relax's users have in their scripts
 OF_THE_CLIENT = {f"{PREFIX}URL"}  # may stand in the same environment
+
+
+LIMIT_SETTINGS = {
+    "train": "train_concurrency",
+    "eval": "eval_concurrency",
+    "sandbox_starts": "sandbox_starts",
+    "gradings": "gradings",
+    "queue": "queue_limit",
+}
 
 
 class Settings(BaseModel):
@@ -32,6 +43,8 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8600, ge=1, le=65535, description="port to listen on")
     token: str = Field("", description="bearer token that every call but health must carry; empty: none", repr=False)
+    open_to_anyone: Literal["no", "yes"] = Field("no", description="`yes`: listen beyond loopback without a token")
+    base_urls: str = Field("", description="comma-separated URL prefixes that a session's base_url must belong to; empty: any")
     train_concurrency: int = Field(16, ge=1, description="training sessions that run at once")
     eval_concurrency: int = Field(16, ge=1, description="evaluation sessions that run at once")
     sandbox_starts: int = Field(os.cpu_count() or 1, ge=1, description="sandboxes that start at once; default: the cores")
@@ -100,6 +113,13 @@ class Settings(BaseModel):
                 f"AGENT_SERVER_SANDBOX_DISK_MIB={self.sandbox_disk_mib} must be less than AGENT_SERVER_SANDBOX_MEMORY_MIB="
                 f"{self.sandbox_memory_mib}: a sandbox's files lie in memory, and its processes need some too"
             )
+        if not self.token and not _is_loopback(self.host) and self.open_to_anyone != "yes":
+            raise ConfigError(
+                f"AGENT_SERVER_HOST={self.host} lets other machines start sessions here, and AGENT_SERVER_TOKEN is empty; set a token, listen on"
+                " 127.0.0.1, or say AGENT_SERVER_OPEN_TO_ANYONE=yes",
+                field="token",
+            )
+        parse_setting(self.base_urls)
         for field in ("data_path", "sif_dir"):
             if not (path := getattr(self, field)).exists():
                 raise ConfigError(f"{variable(field)}={path} does not exist; {type(self).model_fields[field].description}", field=field)
@@ -107,17 +127,15 @@ class Settings(BaseModel):
     @property
     def limits(self) -> dict[str, int]:
         """What may be changed while the server runs: sessions at once by mode, the gates, the queue."""
-        return {
-            "train": self.train_concurrency,
-            "eval": self.eval_concurrency,
-            "sandbox_starts": self.sandbox_starts,
-            "gradings": self.gradings,
-            "queue": self.queue_limit,
-        }
+        return {name: getattr(self, setting) for name, setting in LIMIT_SETTINGS.items()}
 
     @property
     def sandbox_limits(self) -> Limits:
         return Limits(self.sandbox_memory_mib << 20, self.sandbox_processes, self.sandbox_disk_mib << 20, self.sandbox_cpu_s)
+
+    @property
+    def allowed_base_urls(self) -> tuple[Address, ...]:
+        return parse_setting(self.base_urls)
 
     @property
     def scratch_dir(self) -> Path:
@@ -143,6 +161,14 @@ class Settings(BaseModel):
     def notify_address(self) -> str:
         """Abstract Unix address (no file, no length limit) of the one server that may work in `work_dir`."""
         return "\0agent-server-" + hashlib.sha256(str(self.work_dir.resolve()).encode()).hexdigest()[:32]
+
+
+def _is_loopback(host: str) -> bool:
+    """A name other than localhost may mean anything, so it does not count."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def variable(field: str) -> str:

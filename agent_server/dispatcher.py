@@ -79,6 +79,10 @@ class Dispatcher:
     def draining(self) -> bool:
         return self._draining
 
+    def limits(self) -> dict[str, int]:
+        """Those in force, by name."""
+        return self._settings.limits | self._store.limits()
+
     def drain(self) -> None:
         """Admit nothing more, and return when nothing runs or the time for it is up. What still runs then is left to itself
         and adopted by the next start; who waits for it is told to ask again."""
@@ -164,7 +168,7 @@ class Dispatcher:
         active = self._stop_unwanted()
         if self._draining:
             return
-        limits = {name: value for name, value in self._store.limits().items() if name in MODES}
+        limits = {name: value for name, value in self.limits().items() if name in MODES}
         running = {mode: sum(row["mode"] == mode for row in active) for mode in limits}
         queued = {mode: self._store.queued(mode, free) for mode, free in free_slots(running, limits).items()}
         for session_id in admissions(queued, running, limits):

@@ -47,11 +47,11 @@ class SessionRequest(BaseModel):
     session_id: Name
     group_id: Name
     mode: Mode
-    base_url: Annotated[str, Field(pattern=r"^https?://\S+$")]
+    base_url: Annotated[str, Field(pattern=r"^https?://[!-~]+$")]  # ASCII: what counts as space beyond it differs from reader to reader
     api_key: Annotated[str, Field(min_length=1, max_length=4096)]
     task_id: Name | None = None
-    metadata: dict[str, Any] = {}
     run_id: Annotated[str, Field(max_length=256)] = ""
+    metadata: dict[str, Any] = {}
 
     @classmethod
     def parse(cls, body: Any) -> "SessionRequest":

@@ -3,8 +3,9 @@
 Invariant: health and readiness need no token, everything else does.
 """
 
-from flask import Blueprint, Response, current_app, jsonify, request
+from flask import Blueprint, Response, current_app, jsonify
 
+from agent_server.api.body import read_json
 from client.errors import InvalidRequest
 
 blueprint = Blueprint("ops", __name__)
@@ -17,7 +18,7 @@ def healthz() -> tuple[Response, int]:
     """200 while the server lives and works off its sessions, 503 when it cannot."""
     dispatcher = current_app.extensions["dispatcher"]
     body = {"ready": dispatcher.ready, "draining": dispatcher.draining}
-    body |= {"limits": current_app.extensions["store"].limits(), "sessions": current_app.extensions["store"].counts()}
+    body |= {"limits": current_app.extensions["dispatcher"].limits(), "sessions": current_app.extensions["store"].counts()}
     return jsonify(body), 200 if dispatcher.ready or dispatcher.draining else 503
 
 
@@ -36,21 +37,22 @@ def metrics() -> Response:
 
 @blueprint.get("/limits")
 def limits() -> Response:
-    return jsonify(current_app.extensions["store"].limits())
+    return jsonify(current_app.extensions["dispatcher"].limits())
 
 
 @blueprint.patch("/limits")
 def change_limits() -> Response:
     """Change some of them, until the next start. Nothing that runs is stopped."""
-    wanted = request.get_json(force=True, silent=True)
-    known = current_app.extensions["store"].limits()
+    wanted = read_json()
+    known = current_app.extensions["dispatcher"].limits()
     if not isinstance(wanted, dict) or not wanted:
         raise InvalidRequest(f"the body must be a JSON object with some of {', '.join(known)}")
     for name, value in wanted.items():
         if name not in known:
             raise InvalidRequest(f"field {name!r:.80}: no such limit; there are {', '.join(known)}", field=name[:80])
-        if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
+        # JSON knows one kind of number: 4.0 is a whole one.
+        if type(value) not in (int, float) or not 1 <= value <= LARGEST_LIMIT or value != int(value):
             raise InvalidRequest(f"field '{name}' must be a whole number from 1 to {LARGEST_LIMIT}; got {value!r:.80}", field=name)
-    current_app.extensions["store"].set_limits(wanted)
+    current_app.extensions["store"].set_limits({name: int(value) for name, value in wanted.items()})
     current_app.extensions["dispatcher"].wake()
-    return jsonify(current_app.extensions["store"].limits())
+    return jsonify(current_app.extensions["dispatcher"].limits())

@@ -8,25 +8,28 @@ import shutil
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
+from agent_server import base_urls
+from agent_server.api.body import read_json
 from client.errors import InvalidRequest, ServerStopping, StorageError
 from client.wire import SessionRequest
 
 log = logging.getLogger(__name__)
 blueprint = Blueprint("sessions", __name__)
-LONGEST_WAIT_S = 300.0
+LONGEST_WAIT_S = 3600.0  # what client/agent_client.sh asks for: one held GET a session
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
 
 
 @blueprint.post("/sessions")
 def create() -> Response:
-    session = SessionRequest.parse(request.get_json(force=True, silent=True))
-    store, dispatcher = current_app.extensions["store"], current_app.extensions["dispatcher"]
+    session = SessionRequest.parse(read_json())
+    store, dispatcher, settings = (current_app.extensions[name] for name in ("store", "dispatcher", "settings"))
+    base_urls.check(session.base_url, settings.allowed_base_urls)
     if dispatcher.draining:
         raise ServerStopping("the server drains and takes no new sessions; its successor will")
     _check_disk()
     session_id, status = store.submit(session, current_app.extensions["leases"].lease)
     dispatcher.wake()
-    _warn_of_large_group(session, store.group_size(session_id), store.limits()[session.mode])
+    _warn_of_large_group(session, store.group_size(session_id), dispatcher.limits()[session.mode])
     return jsonify(session_id=session_id, status=status)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 import requests
@@ -11,7 +10,7 @@ import requests
 from agent_server.sandboxes.processes import look_up
 from client.errors import ServerUnreachable
 from client.wire import SessionRequest
-from tests.agent_server.conftest import FIX, TASK, all_pids, eventually, free_port
+from tests.agent_server.conftest import FIX, TASK, eventually
 from tests.scripted_model import Hang
 
 
