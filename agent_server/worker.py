@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_server.agents import mini
-from agent_server.agents.base import ModelEndpoint, Outcome
+from agent_server.agents import plug
+from agent_server.agents.base import Agent, ModelEndpoint, Outcome
 from agent_server.config import Settings
 from agent_server.grading.base import NO_SUBMISSION, Grade, collect_diff, grade, prepare
 from agent_server.sandboxes import apptainer
@@ -90,28 +90,27 @@ def run(job: Job, settings: Settings) -> None:
 
 
 def _work(job: Job, settings: Settings, store: Store, seconds: dict[str, float]) -> tuple[Outcome, Grade]:
-    config = mini.load_config(settings.agent_config)
-    with _sandbox(job, settings, config, seconds) as sandbox:
+    agent = plug.load(settings)
+    with _sandbox(job, settings, agent, seconds) as sandbox:
         prepare(job.task, sandbox)
         store.note(job.session_id, "agent_started", sandbox_start_s=seconds["sandbox_start"])
         with _timed(seconds, "agent"), _alarm(settings.agent_timeout_s + AGENT_GRACE_S):
-            outcome = _run_agent(job, settings, config, sandbox, seconds)
+            outcome = _run_agent(job, settings, agent, sandbox, seconds)
         if outcome.submitted and not outcome.submission.strip():
             outcome = _with_diff(outcome, sandbox)
     if not outcome.submission.strip():
         return outcome, NO_SUBMISSION
     store.begin_grading(job.session_id, job.attempt)
-    with _timed(seconds, "grading"), _sandbox(job, settings, config, seconds) as sandbox:
+    with _timed(seconds, "grading"), _sandbox(job, settings, agent, seconds) as sandbox:
         return outcome, grade(job.task, outcome.submission, sandbox, timeout_s=settings.grading_timeout_s)
 
 
-def _run_agent(job: Job, settings: Settings, config: mini.MiniConfig, sandbox: Sandbox, seconds: dict[str, float]) -> Outcome:
+def _run_agent(job: Job, settings: Settings, agent: Agent, sandbox: Sandbox, seconds: dict[str, float]) -> Outcome:
     try:
-        return mini.run(
+        return agent.run(
             job.task.problem_statement,
             sandbox,
             ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
-            config,
             agent_timeout_s=settings.agent_timeout_s,
             command_timeout_s=settings.command_timeout_s,
             trajectory=settings.trajectory_dir / f"{job.session_id}.json",
@@ -133,13 +132,13 @@ def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
 
 
 @contextmanager
-def _sandbox(job: Job, settings: Settings, config: mini.MiniConfig, seconds: dict[str, float]) -> Iterator[Sandbox]:
+def _sandbox(job: Job, settings: Settings, agent: Agent, seconds: dict[str, float]) -> Iterator[Sandbox]:
     scratch = _scratch(job, settings)
     _make_directory(scratch)
     started = time.monotonic()
     sandbox = apptainer.start(
         apptainer.image_path(settings.sif_dir, job.task.image_name),
-        scratch=scratch, env=config.environment.env, start_timeout_s=settings.sandbox_start_timeout_s,
+        scratch=scratch, env=dict(getattr(agent, "sandbox_env", {})), start_timeout_s=settings.sandbox_start_timeout_s,
         limits=settings.sandbox_limits, network=settings.sandbox_network,
     )  # fmt: skip
     seconds["sandbox_start"] = seconds.get("sandbox_start", 0.0) + time.monotonic() - started
