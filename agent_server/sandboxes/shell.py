@@ -19,8 +19,9 @@ from contextlib import contextmanager
 
 from agent_server.sandboxes.base import CommandResult
 from agent_server.sandboxes.inside import DIRECTORIES, Inside
-from agent_server.sandboxes.limits import Limits, Watchdog
+from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
+from agent_server.sandboxes.watchdog import Watchdog
 from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
 OUTPUT_LIMIT_BYTES = 16 * 2**20  # what one command may print before it is ended
@@ -149,8 +150,8 @@ class PersistentShell:
         try:
             yield
         except SandboxDied:
-            if self._watchdog and self._watchdog.ended_by:
-                raise SandboxLimitExceeded(self._watchdog.ended_by) from None
+            if self._watchdog and (limit := self._watchdog.ended_by()):
+                raise SandboxLimitExceeded(limit) from None
             raise
 
     def _find_shell(self) -> tuple[int, int]:

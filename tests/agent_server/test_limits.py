@@ -4,17 +4,20 @@ Every bad program here has a bound of its own (`timeout`, a size), so that a wat
 """
 
 import os
-import resource
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
-from agent_server.sandboxes.processes import descendants
-from client.errors import SandboxLimitExceeded
+from agent_server.sandboxes.processes import descendants, look_up
+from client.errors import SandboxDied, SandboxLimitExceeded
 from tests.agent_server.conftest import FILE, FIX, ROOT, eventually, launch, shut_down
 
 MIB = 2**20
@@ -40,7 +43,6 @@ def start(tmp_path, demo_image):
     for sandbox in started:
         sandbox.close()
     eventually(lambda: len(descendants(os.getpid())) <= children, what="every process of the sandboxes gone")
-    assert not [thread for thread in threading.enumerate() if thread.name == "sandbox watchdog"]
 
 
 def run(sandbox, command, timeout_s=15.0):
@@ -163,12 +165,38 @@ def test_what_cannot_be_ended_alone_ends_with_its_sandbox(start, monkeypatch):
 
 
 def test_watching_an_idle_sandbox_costs_next_to_nothing(start):
-    start()
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    watchdog = start()._watchdog.pid
+
+    def cpu_s() -> float:
+        return int(Path(f"/proc/{watchdog}/schedstat").read_text().split()[0]) / 1e9
+
+    time.sleep(0.5)
+    before = cpu_s()
     time.sleep(3.0)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used / 3.0 < 0.01, f"{used / 3.0:.2%} of a core"
+    assert (cpu_s() - before) / 3.0 < 0.01
+
+
+def test_a_sandbox_does_not_run_unwatched(start):
+    sandbox = start()
+    os.kill(sandbox._watchdog.pid, signal.SIGKILL)
+    with pytest.raises(SandboxDied, match="watchdog"):
+        run(sandbox, "echo not reached")
+
+
+def test_a_sandbox_ends_with_its_worker(tmp_path, demo_image):
+    script = (
+        "import os, sys; from pathlib import Path; from agent_server.sandboxes import apptainer; from agent_server.sandboxes.limits import Limits\n"
+        f"sandbox = apptainer.start(Path({str(demo_image)!r}), scratch=Path({str(tmp_path)!r}), env={{}}, start_timeout_s=30, limits=Limits(2**28, 50, 2**26, 99))\n"
+        "print(sandbox.shell_pid, flush=True); sandbox.run('sleep 1000', cwd='/', timeout_s=1000)"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    shell = int(worker.stdout.readline())
+    time.sleep(0.2)
+    assert look_up(shell)
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    eventually(lambda: not look_up(shell), within_s=2.0, what="the sandbox gone")
 
 
 # --- through the whole server -------------------------------------------------------------------------------------------
