@@ -8,7 +8,7 @@ import socket
 import sys
 
 from agent_server import logs
-from agent_server.agents import mini
+from agent_server.agents import plug
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.tasks.catalog import Catalog
@@ -47,7 +47,7 @@ def serve():
 def check(settings: Settings) -> None:
     """Raises the first thing that would keep a session from running."""
     apptainer.find_apptainer()
-    mini.load_config(settings.agent_config)
+    plug.load(settings)
     paths = {name: apptainer.image_path(settings.sif_dir, name) for name in sorted(Catalog(settings.data_path).image_names())}
     if missing := [name for name, path in paths.items() if not path.exists()]:
         shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])

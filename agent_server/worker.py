@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from agent_server.agents import mini
+from agent_server.agents import plug
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.config import Settings
 from agent_server.gates import Gate
@@ -99,6 +99,7 @@ def run(job: Job, settings: Settings) -> None:
     except (Stopped, Cancelled):
         end = dict(status=Status.CANCELLED, error=Cancelled("cancelled while running").as_dict())
     except StackError as failure:
+        shutil.rmtree(_scratch(job, settings), ignore_errors=True)
         if failure.transient and store.requeue(job.session_id, failure, attempt=job.attempt, most_attempts=MOST_ATTEMPTS):
             return notify(settings.notify_address)
         end = dict(status=Status.FAILED, error=failure.as_dict())
@@ -117,7 +118,7 @@ class _Session:
 
     def __init__(self, job: Job, settings: Settings, store: Store, costs: Costs):
         self._job, self._settings, self._store, self._costs = job, settings, store, costs
-        self._config = mini.load_config(settings.agent_config)
+        self._agent = plug.load(settings)
 
     def work(self) -> tuple[Outcome, Grade]:
         job = self._job
@@ -138,11 +139,10 @@ class _Session:
     def _run_agent(self, sandbox: Sandbox) -> Outcome:
         settings, job = self._settings, self._job
         try:
-            return mini.run(
+            return self._agent.run(
                 job.task.problem_statement,
                 sandbox,
                 ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
-                self._config,
                 agent_timeout_s=settings.agent_timeout_s,
                 command_timeout_s=settings.command_timeout_s,
                 trajectory=settings.trajectory_dir / f"{job.session_id}.json",
@@ -162,7 +162,7 @@ class _Session:
         with self._gate("sandbox_starts"), self._costs.of("sandbox_start"):
             sandbox = apptainer.start(
                 apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
-                scratch=scratch, env=self._config.environment.env, start_timeout_s=self._settings.sandbox_start_timeout_s,
+                scratch=scratch, env=dict(getattr(self._agent, "sandbox_env", {})), start_timeout_s=self._settings.sandbox_start_timeout_s,
                 limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
             )  # fmt: skip
         try:

@@ -3,9 +3,12 @@
 Invariant: an Outcome is the agent's own ending, good or bad; a failure of model or sandbox is raised, never returned.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Protocol, Self
 
+from agent_server.sandboxes.base import Sandbox
 from client.errors import SandboxLimitExceeded
 
 
@@ -32,3 +35,27 @@ class Outcome:
     def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int) -> Self:
         """The ending of an agent whose sandbox was ended for what ran in it."""
         return cls(f"SandboxLimitExceeded: {exceeded.limit}", False, "", n_calls)
+
+
+class Agent(Protocol):
+    """What works on a session. May have `sandbox_env`: extra variables of its sandbox, and of the one that grades its work."""
+
+    sandbox_env: Mapping[str, str] = {}
+
+    def run(
+        self,
+        problem_statement: str,
+        sandbox: Sandbox,
+        endpoint: ModelEndpoint,
+        *,
+        agent_timeout_s: float,
+        command_timeout_s: float,
+        trajectory: Path,
+        seconds: dict[str, float],
+    ) -> Outcome:
+        """Work on the repository in /testbed until done, within `agent_timeout_s`. Called once, in a process of the session's own.
+
+        A submission that is empty though `submitted` means the repository's diff. What it did goes to the file `trajectory`
+        (which must not hold the endpoint's key) and as phases' durations into `seconds`. A KeyboardInterrupt is a cancel: let it
+        through. Raises ModelError, SandboxError, AgentError for what is not the agent's own ending.
+        """

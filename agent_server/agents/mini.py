@@ -122,45 +122,50 @@ class SandboxEnvironment:
         return {"info": {"config": {"environment": self.config.model_dump(mode="json")}}}
 
 
-def run(
-    task: str,
-    sandbox: Sandbox,
-    endpoint: ModelEndpoint,
-    config: MiniConfig,
-    *,
-    agent_timeout_s: float,
-    command_timeout_s: float,
-    trajectory: Path,
-    seconds: dict[str, float],
-) -> Outcome:
-    """Let the agent work until its own end. Adds `commands` and `model` to `seconds`; writes the trajectory in every case.
+class MiniAgent:
+    """mini-swe-agent's loop with one configuration file."""
 
-    A sandbox that was ended over a limit is the agent's own ending. Raises ModelError, SandboxError, AgentError.
-    """
-    from minisweagent.agents.default import DefaultAgent
+    def __init__(self, config: MiniConfig):
+        self._config = config
+        self.sandbox_env = config.environment.env
 
-    environment = SandboxEnvironment(sandbox, config.environment, command_timeout_s)
-    model = _model(config, endpoint)
-    options = {"wall_time_limit_seconds": int(agent_timeout_s), "cost_limit": 0.0} | config.agent
-    agent = DefaultAgent(model, environment, **options)
-    started = time.monotonic()
-    try:
-        ending = agent.run(task)
-    except SandboxLimitExceeded as exceeded:
-        return Outcome.over_limit(exceeded, agent.n_calls)
-    except StackError:
-        raise
-    except Exception as raised:
-        if _is_context_overflow(raised):
-            answered = agent.n_calls - 1  # it counts a call before making it, and the last was refused
-            return Outcome("ContextWindowExceeded", False, "", answered)
-        raise _attributed(raised) from raised
-    finally:
-        seconds["commands"] = environment.seconds
-        seconds["model"] = time.monotonic() - started - environment.seconds
-        _save(agent, trajectory)
-    status = str(ending.get("exit_status", ""))
-    return Outcome(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
+    def run(
+        self,
+        problem_statement: str,
+        sandbox: Sandbox,
+        endpoint: ModelEndpoint,
+        *,
+        agent_timeout_s: float,
+        command_timeout_s: float,
+        trajectory: Path,
+        seconds: dict[str, float],
+    ) -> Outcome:
+        """See Agent.run. Adds `commands` and `model` to `seconds`; writes the trajectory in every case. A sandbox that was
+        ended over a limit is the agent's own ending."""
+        from minisweagent.agents.default import DefaultAgent
+
+        environment = SandboxEnvironment(sandbox, self._config.environment, command_timeout_s)
+        model = _model(self._config, endpoint)
+        options = {"wall_time_limit_seconds": int(agent_timeout_s), "cost_limit": 0.0} | self._config.agent
+        agent = DefaultAgent(model, environment, **options)
+        started = time.monotonic()
+        try:
+            ending = agent.run(problem_statement)
+        except SandboxLimitExceeded as exceeded:
+            return Outcome.over_limit(exceeded, agent.n_calls)
+        except StackError:
+            raise
+        except Exception as raised:
+            if _is_context_overflow(raised):
+                answered = agent.n_calls - 1  # it counts a call before making it, and the last was refused
+                return Outcome("ContextWindowExceeded", False, "", answered)
+            raise _attributed(raised) from raised
+        finally:
+            seconds["commands"] = environment.seconds
+            seconds["model"] = time.monotonic() - started - environment.seconds
+            _save(agent, trajectory)
+        status = str(ending.get("exit_status", ""))
+        return Outcome(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
 
 
 def _save(agent: Any, trajectory: Path) -> None:

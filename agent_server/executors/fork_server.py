@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent_server import worker
-from agent_server.agents import mini
+from agent_server.agents import plug
 from agent_server.config import Settings
 from agent_server.tasks.catalog import Task
 
@@ -28,7 +28,7 @@ def main(connection: socket.socket) -> None:
     """Serve until the other end closes."""
     settings = Settings.model_validate_json(receive(connection))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    mini.preload()
+    plug.preload(settings)
     gc.collect()
     gc.freeze()  # the children share these pages as long as no collection writes to them
     # Sandboxes' orphans end up here when a worker was killed; the kernel reaps children of a process that ignores SIGCHLD.

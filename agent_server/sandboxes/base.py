@@ -29,7 +29,9 @@ class Used:
 
 class Sandbox(Protocol):
     """One process tree with a file system of its own. Raises SandboxDied when it is gone, SandboxLimitExceeded when it was
-    ended for what ran in it."""
+    ended for what ran in it. `shell_pid`: a process inside, by the host's number; its namespaces are the sandbox's."""
+
+    shell_pid: int
 
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         """Run `command` in a fresh bash; state of earlier commands survives in files and processes only."""

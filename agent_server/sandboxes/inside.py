@@ -39,6 +39,7 @@ class Inside:
     def __init__(self, shell: int, host_pid: int, descriptors: list[int]):
         self._host_pid, self._shell = host_pid, str(shell)
         self._keep = {INIT, self._shell}
+        self.descriptors = descriptors
         self._proc, *self._file_systems = descriptors
 
     def pids(self) -> list[str]:
@@ -106,7 +107,7 @@ class Inside:
         self._signal(INIT, signal.SIGKILL)
 
     def close(self) -> None:
-        for descriptor in (self._proc, *self._file_systems):
+        for descriptor in self.descriptors:
             os.close(descriptor)
 
     def _lives(self, pid: str) -> bool:

@@ -21,7 +21,9 @@ def act_inside(pid: int, namespaces: int, act: Callable[[], None]) -> None:
         _as_child(lambda: _enter(pid, namespaces, act))
     _, status = os.waitpid(child, 0)
     if status != 0:
-        raise PermissionError(f"the namespaces of process {pid} cannot be entered, or the sandbox is gone; as another user than root this needs `allow user ns`")
+        raise PermissionError(
+            f"the namespaces of process {pid} cannot be entered: the sandbox is gone, or this needs root or a sandbox in a user namespace"
+        )
 
 
 def _enter(pid: int, namespaces: int, act: Callable[[], None]) -> None:

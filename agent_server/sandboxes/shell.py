@@ -19,8 +19,9 @@ from contextlib import contextmanager
 
 from agent_server.sandboxes.base import CommandResult, Used
 from agent_server.sandboxes.inside import DIRECTORIES, Inside
-from agent_server.sandboxes.limits import Limits, Watchdog
+from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
+from agent_server.sandboxes.watchdog import Watchdog
 from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
 OUTPUT_LIMIT_BYTES = 16 * 2**20  # what one command may print before it is ended
@@ -28,6 +29,7 @@ FILE_LIMIT_BYTES = 4 * 2**30  # RLIMIT_FSIZE: the output file cannot outgrow thi
 LONGEST_ARGUMENT_BYTES = 120_000  # the kernel's limit for one argument is 128 KiB
 WATCH_S = 0.1
 KILL_GRACE_S = 2.0
+ANSWER_S = 30.0  # for what the shell does itself
 KILLED = 128 + signal.SIGKILL
 
 # $1 nonce, $2 directory, $3 command. The command's bash has the output file (3) as stdout and stderr, and no control
@@ -66,8 +68,9 @@ class PersistentShell:
             if self._await_status(nonce, time.monotonic() + start_timeout_s) is None:
                 raise SandboxStartFailed(f"the sandbox did not answer within {start_timeout_s:g} s: {self._said()}")
             self._spare = frozenset(process.pid for process in descendants(self.pid))
+            number, self.shell_pid = self._find_shell()
             if limits:
-                self._watchdog = Watchdog(self._look_inside(start_timeout_s), limits)
+                self._watchdog = Watchdog(self._look_inside(number), limits)
         except SandboxDied as died:
             said = self._said()
             self.close()
@@ -100,13 +103,16 @@ class PersistentShell:
         nonce, target = secrets.token_hex(8), shlex.quote(path)
         with self._death_explained():
             self._send(f"base64 -d > {target} 2>&3 <<'END'\n{encoded}END\nprintf '%s %s\\n' {nonce} \"$?\"\n")
-            status = self._await_status(nonce, time.monotonic() + 30.0)
+            status = self._await_status(nonce, time.monotonic() + ANSWER_S)
         if status != 0:
             raise SandboxDied(f"could not write {path} inside the sandbox (status {status}): {self._said()}")
 
     def used(self) -> Used:
-        """See Sandbox.used. Nothing without limits: nobody looks then."""
-        return self._watchdog.used() if self._watchdog else Used(0.0, 0)
+        """See Sandbox.used. Nothing without limits, as nobody looks then, and nothing when the watchdog has died."""
+        try:
+            return self._watchdog.used() if self._watchdog else Used(0.0, 0)
+        except SandboxDied:
+            return Used(0.0, 0)
 
     def close(self) -> None:
         """End the whole tree and reap our child. Its descendants die with its PID namespace."""
@@ -151,25 +157,36 @@ class PersistentShell:
         try:
             yield
         except SandboxDied:
-            if self._watchdog and self._watchdog.ended_by:
-                raise SandboxLimitExceeded(self._watchdog.ended_by) from None
+            if self._watchdog and (limit := self._watchdog.ended_by()):
+                raise SandboxLimitExceeded(limit) from None
             raise
 
-    def _look_inside(self, timeout_s: float) -> Inside:
+    def _find_shell(self) -> tuple[int, int]:
+        """The shell's pid inside and here."""
+        number = self._ask("$$")
+        for pid in self.pids:
+            if pid_inside(pid) == number:
+                return number, pid
+        raise SandboxStartFailed(f"the shell (pid {number} inside) is not among the processes that {self.pid} started")
+
+    def _look_inside(self, shell: int) -> Inside:
         """Open what the shell opens, by its descriptors: they lead to where no path of ours does."""
         numbers = range(7, 7 + len(DIRECTORIES))
-        opening = " ".join(f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True))
-        self._send(f"exec {opening}; printf '%s %s\\n' {(nonce := secrets.token_hex(8))} $$\n")
-        shell = self._await_status(nonce, time.monotonic() + timeout_s)
-        host_pid = next((pid for pid in self._spare if pid_inside(pid) == shell), None)
-        if host_pid is None:
-            raise SandboxStartFailed(f"the shell (pid {shell} inside) is not among the processes that {self.pid} started")
+        self._send("exec " + " ".join(f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True)) + "\n")
+        self._ask("$?")
         try:
-            descriptors = [os.open(f"/proc/{host_pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY) for number in numbers]
+            descriptors = [os.open(f"/proc/{self.shell_pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY) for number in numbers]
         except OSError as cannot:
             raise SandboxStartFailed(f"the sandbox lacks one of {', '.join(DIRECTORIES)}, which its limits are read from: {cannot}") from cannot
         self._send("exec " + " ".join(f"{number}<&-" for number in numbers) + "\n")
-        return Inside(shell, host_pid, descriptors)
+        return Inside(shell, self.shell_pid, descriptors)
+
+    def _ask(self, number: str) -> int:
+        """What the shell says of itself."""
+        self._send(f"printf '%s %s\\n' {(nonce := secrets.token_hex(8))} {number}\n")
+        if (answer := self._await_status(nonce, time.monotonic() + ANSWER_S)) is None:
+            raise SandboxStartFailed(f"the sandbox's shell did not say its {number} within {ANSWER_S:g} s")
+        return answer
 
     def _begin(self, command: str, cwd: str, nonce: str) -> None:
         self._send(f"run {nonce} {shlex.quote(cwd)} {shlex.quote(command)}\n")

@@ -76,9 +76,12 @@ def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, mode
     eventually(lambda: {"active through it all", "orphaned", "another owner's"} <= set(model.requests), what="all at work")
     time.sleep(0.3)
     worker = server.worker(orphaned)
-    left = [pid for pid in server.session_processes(worker) if pid != worker]
+    label = json.loads((server.work_dir / "scratch" / f"{orphaned}.1" / LABEL).read_text())
+    left = [pid for pid, _ in label["processes"]]
+    (watchdog,) = [pid for pid in server.session_processes(worker) if look_up(pid).parent == worker and pid not in left]
     theirs = neighbour.session_processes(neighbour.worker(foreign))
     kill_server(server)
+    os.kill(watchdog, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.3)
     assert any(map(lives, left)), "the sandbox ends with its worker: nothing to reclaim, and this test shows nothing"
