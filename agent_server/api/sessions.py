@@ -4,16 +4,22 @@ Invariant: a repeated call answers what the first one did.
 """
 
 import shutil
+import threading
+import time
 from typing import Any
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
 from agent_server import base_urls
 from client.errors import InvalidRequest, StorageError
-from client.wire import SessionRequest
+from client.wire import SessionRequest, SessionView
 
 blueprint = Blueprint("sessions", __name__)
 LONGEST_WAIT_S = 3600.0  # what client/agent_client.sh asks for: one held GET a session
+MOST_HELD = 1000  # answers; each holds a thread, and the server has 200 more, so that waiting clients never keep out a create or a cancel
+SLICE_S = 1.0  # a held answer looks so often whether the server closes
+_holding = threading.BoundedSemaphore(MOST_HELD)
+closing = threading.Event()  # set when the server is to end: held answers are given as they are, so that it need not wait for them
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
 
 
@@ -29,8 +35,24 @@ def create() -> Response:
 
 @blueprint.get("/sessions/<session_id>")
 def get(session_id: str) -> Response:
-    view = current_app.extensions["dispatcher"].wait_terminal(session_id, _wait_s())
+    """One more waiting client than can be held is answered at once, and asks again after its own pause."""
+    wait_s = _wait_s()
+    held = wait_s > 0 and _holding.acquire(blocking=False)
+    try:
+        view = _wait(session_id, wait_s if held else 0.0)
+    finally:
+        if held:
+            _holding.release()
     return jsonify(view.model_dump(mode="json"))
+
+
+def _wait(session_id: str, wait_s: float) -> SessionView:
+    dispatcher, deadline = current_app.extensions["dispatcher"], time.monotonic() + wait_s
+    while True:
+        left_s = 0.0 if closing.is_set() else deadline - time.monotonic()
+        view = dispatcher.wait_terminal(session_id, min(left_s, SLICE_S))
+        if view.status.terminal or left_s <= SLICE_S:
+            return view
 
 
 @blueprint.post("/sessions/<session_id>/cancel")
