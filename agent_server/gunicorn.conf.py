@@ -10,6 +10,7 @@ import threading
 
 from gunicorn.arbiter import Arbiter
 
+from agent_server.api.sessions import MOST_HELD
 from agent_server.config import Settings
 from client.errors import StackError
 
@@ -17,7 +18,7 @@ _settings = Settings.from_environment(os.environ)
 bind = [f"{_settings.host}:{_settings.port}"]
 workers = 1
 worker_class = "gthread"
-threads = 1200
+threads = MOST_HELD + 200
 worker_connections = 2400
 backlog = 2048
 timeout = 0  # a long poll is not a hang

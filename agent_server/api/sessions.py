@@ -5,6 +5,7 @@ Invariant: a repeated call answers what the first one did.
 
 import logging
 import shutil
+import threading
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
@@ -16,6 +17,8 @@ from client.wire import SessionRequest
 log = logging.getLogger(__name__)
 blueprint = Blueprint("sessions", __name__)
 LONGEST_WAIT_S = 3600.0  # what client/agent_client.sh asks for: one held GET a session
+MOST_HELD = 1000  # answers; each holds a thread, and the server has 200 more, so that waiting clients never keep out a create or a cancel
+_holding = threading.BoundedSemaphore(MOST_HELD)
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
 
 
@@ -35,7 +38,14 @@ def create() -> Response:
 
 @blueprint.get("/sessions/<session_id>")
 def get(session_id: str) -> Response:
-    view = current_app.extensions["dispatcher"].wait_terminal(session_id, _wait_s())
+    """One more waiting client than can be held is answered at once, and asks again after its own pause."""
+    wait_s = _wait_s()
+    held = wait_s > 0 and _holding.acquire(blocking=False)
+    try:
+        view = current_app.extensions["dispatcher"].wait_terminal(session_id, wait_s if held else 0.0)
+    finally:
+        if held:
+            _holding.release()
     return jsonify(view.model_dump(mode="json"))
 
 

@@ -120,7 +120,7 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
         assert process.poll() is None, (work_dir.parent / f"{work_dir.name}.log").read_text()
         try:
             return requests.get(f"{server.url}/healthz", timeout=5).ok
-        except requests.ConnectionError:
+        except requests.RequestException:  # not up yet, or slow on a busy machine
             return False
 
     eventually(healthy, within_s=90.0, what="agent server healthy")

@@ -6,6 +6,7 @@ The application is the real one, served on loopback, but nothing dispatches: the
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -15,13 +16,14 @@ from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 from werkzeug.serving import make_server
 
+from agent_server.api import sessions as sessions_api
 from agent_server.api.openapi import OPERATIONS, WAIT
 from agent_server.app import BODY_LIMIT_BYTES, create_app
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
 from client.errors import SandboxDied
 from client.wire import SessionRequest, Status
-from tests.agent_server.conftest import DEMO
+from tests.agent_server.conftest import DEMO, eventually
 
 TOKEN = "s3cret"
 EXAMPLES = 150  # an operation
@@ -121,6 +123,23 @@ def test_every_route_stands_in_it(app):
 def test_nasty_bodies_are_refused_by_status(url, data, status):
     answer = requests.post(f"{url}/sessions", data=data, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20)
     assert answer.status_code == status and answer.json()["error"]["message"]
+
+
+def test_waiting_clients_keep_nobody_out(app, url, monkeypatch):
+    """One more than can be held is answered at once."""
+    monkeypatch.setattr(sessions_api, "_holding", threading.BoundedSemaphore(1))
+    request = SessionRequest(session_id="held", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k")
+    session_id, _ = app.extensions["store"].submit(request, app.extensions["leases"].lease)
+
+    def wait(seconds: int) -> str:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return requests.get(f"{url}/sessions/{session_id}", params={"wait": seconds}, headers=headers, timeout=20).json()["status"]
+
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(wait, 4)
+        eventually(lambda: sessions_api._holding._value == 0, what="the first is held")
+        assert wait(3600) == "queued" and not first.done()
+        assert first.result() == "queued" and sessions_api._holding._value == 1
 
 
 def test_health_alone_needs_no_token(url):

@@ -8,7 +8,8 @@ import pytest
 import requests
 
 from agent_server.sandboxes.processes import look_up
-from client.errors import ServerUnreachable
+from client.api import AgentServerClient
+from client.errors import ServerBusy
 from client.wire import SessionRequest
 from tests.agent_server.conftest import FIX, TASK, eventually
 from tests.scripted_model import Hang
@@ -64,10 +65,8 @@ def test_a_full_queue_answers_429_and_when_to_ask_again(own_server, model):
     answer = requests.post(f"{server.url}/sessions", json=body, timeout=5)
     assert answer.status_code == 429 and int(answer.headers["Retry-After"]) > 0 and answer.json()["error"]["code"] == "busy"
     assert requests.post(f"{server.url}/sessions", json=body | {"session_id": "third"}, timeout=5).status_code == 200
-    with pytest.raises(ServerUnreachable, match="429"):
-        impatient = server.client
-        impatient.outage_s = 1.0
-        impatient.create(SessionRequest(**body))
+    with pytest.raises(ServerBusy):
+        AgentServerClient(server.url, busy_s=1.0).create(SessionRequest(**body))
     model.scripts["fourth"] = [FIX]
     patient = server.client
     server.client.cancel(first)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import requests
 
@@ -77,9 +78,14 @@ def test_interrupting_the_server_stops_its_sessions(own_server, model):
     server = own_server()
     session = server.create(model, [Hang(60.0)], key="stopped with the server")
     eventually(lambda: "stopped with the server" in model.requests)
-    server.process.send_signal(signal.SIGINT)
-    server.process.wait(timeout=15)
-    eventually(lambda: not server.processes(), what="every process gone")
+    worker = server.worker(session)
+    with ThreadPoolExecutor(1) as threads:  # a client waits for it, as each one does
+        answer = threads.submit(requests.get, f"{server.url}/sessions/{session}", params={"wait": "3600"}, timeout=60)
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(timeout=15)
+        assert answer.result().json()["status"] == "cancelled"
+    eventually(lambda: not server.processes() and not server.session_processes(worker), what="every process gone")
     again = own_server(server.work_dir)
     assert again.client.get(session).status == "cancelled"
 
