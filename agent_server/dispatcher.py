@@ -18,6 +18,7 @@ from agent_server.config import Settings
 from agent_server.events import ENDS, EventLog
 from agent_server.executors.base import Executor
 from agent_server.sandboxes.leftovers import reclaim
+from agent_server.sandboxes.loops import LoopSweep
 from agent_server.scheduler import admissions, free_slots
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import MODES, Catalog
@@ -41,6 +42,7 @@ class Dispatcher:
         self._executor = executor
         self._events = events
         self._waiters = Waiters()
+        self._loops = LoopSweep(settings.sif_dir)
         self._draining = False
         self._sweep_at = 0.0
         self._watched: dict[int, tuple[str, int]] = {}  # worker pid -> session, attempt
@@ -179,7 +181,7 @@ class Dispatcher:
         self._waiters.wake(event["session_id"] for event in told if event["name"] in ENDS)
 
     def _sweep(self) -> None:
-        """Now and then: records, leases and files whose time is over."""
+        """Now and then: records, leases, files and loop devices whose time is over."""
         if time.monotonic() < self._sweep_at:
             return
         self._sweep_at = time.monotonic() + min(SWEEP_S, self._settings.record_retention_s / 2, self._settings.lease_timeout_s / 2)
@@ -190,6 +192,7 @@ class Dispatcher:
         )
         if gone:
             log.info("%d records expired", gone)
+        self._loops.sweep()
         too_old = time.time() - self._settings.file_retention_s
         for folder in (self._settings.trajectory_dir, self._settings.log_dir):
             for entry in os.scandir(folder):

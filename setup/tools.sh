@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# tools.sh [agents | train | test]: the small programs that the client, the sandboxes and the demo image need, and for `train` and `test` the
+# tools.sh [agents | train | test]: the small programs that the sandboxes and the demo image need, and for `train` and `test` the
 # library that vLLM's CPU build loads: found here, or installed with apt.
 # Invariant: what is already there is never touched; without apt or root the missing ones are named with the remedy.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 
 # program=Debian package
-tools=(jq=jq curl=curl git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse
+tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse
   fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
 
 missing=()

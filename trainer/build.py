@@ -61,7 +61,7 @@ def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
     return Service("agent server", [sys.executable, "-m", "agent_server"], env, log, url + "/healthz")
 
 
-def client_settings(config: Config, io_root: Path) -> ClientSettings:
+def client_settings(config: Config, io_root: Path, run_id: str) -> ClientSettings:
     server, rollout = config.agent_server, config.rollout
     return ClientSettings(
         command=rollout.client_command,
@@ -72,6 +72,7 @@ def client_settings(config: Config, io_root: Path) -> ClientSettings:
         kill_after_s=CLIENT_KILL_AFTER_S,
         max_clients=rollout.max_clients,
         max_tries=rollout.max_tries,
+        run_id=run_id,
     )
 
 

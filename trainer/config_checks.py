@@ -81,7 +81,8 @@ def missing_here(config: Config) -> list[str]:
             if not path.exists():
                 problems.append(f"agent_server.{key} ({path}) does not exist.{nearest_path(path)}")
     if str(CLIENT_SCRIPT) in config.rollout.client_command:
-        problems += [f"the program {name} is not on the PATH; the client needs it" for name in ("curl", "jq") if not shutil.which(name)]
+        if not any(map(shutil.which, ("/usr/bin/python3", "python3"))):
+            problems.append("no python3 is in /usr/bin or on the PATH; the client needs one")
     return problems
 
 

@@ -84,11 +84,11 @@ def _prepare(
             service.check()
 
     control = GatewayControl(build.control_url(config), token)
-    rollouts = RolloutManager(build.client_settings(config, log.directory / "sessions"), control, interrupts, watch)
-    checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
-    parts = Parts(engine, control, actor, rollouts, checkpoints)
     # Group ids name task rows on the agent server for as long as it lives: they must be unlike those of other runs.
     run_id = f"{log.directory.name}-{secrets.token_hex(3)}"
+    rollouts = RolloutManager(build.client_settings(config, log.directory / "sessions", run_id), control, interrupts, watch)
+    checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
+    parts = Parts(engine, control, actor, rollouts, checkpoints)
     return Loop(config, parts, log, display, interrupts, run_id, _weights_dir(log), resume.step if resume else 0)
 
 

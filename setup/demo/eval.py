@@ -8,33 +8,29 @@ FUNCTIONS = (
             total = left + right
             return total
         """),
-    Function("operator", "total - used", "total + used", ("9", "4"), """
-        def left_over(total):
-            used = 4
-            return total - used
+    Function("operator", "total - used", "total + used", ("9, 4", "5, 0"), """
+        def left_over(total, used):
+            return str(total - used)
         """),
     Function("operator", "price - cut", "price + cut", ("9, 2", "5, 0"), """
         def sale(price, cut):
             reduced = price - cut
             return max(reduced, 1)
         """),
-    Function("operator", "height + inches", "height - inches", ("60", "0"), """
-        def grown(height):
-            inches = 3
-            return height + inches
+    Function("operator", "height + inches", "height - inches", ("60, 3", "50, 0"), """
+        def grown(height, inches):
+            taller = height + inches
+            return [height, taller]
         """),
-    Function("comparison", "degrees > 20", "degrees < 20", ("25", "20", "10"), """
-        def warm(degrees):
-            hot = degrees > 20
-            return hot
+    Function("comparison", "inside > outside", "inside < outside", ("3, 2", "2, 2", "1, 4"), """
+        def warm(inside, outside):
+            if inside > outside:
+                return 'in'
+            return 'out'
         """),
     Function("comparison", "item < 0", "item > 0", ("[1, -2]", "[]", "[-3, 4]"), """
         def losses(items):
-            found = []
-            for item in items:
-                if item < 0:
-                    found.append(item)
-            return found
+            return [item for item in items if item < 0]
         """),
     Function("comparison", "number == 0", "number != 0", ("0", "4"), """
         def zero(number):
@@ -42,10 +38,9 @@ FUNCTIONS = (
                 return 'zero'
             return 'other'
         """),
-    Function("comparison", "item != unwanted", "item == unwanted", ("[1, 2], 1", "[], 1"), """
-        def without(items, unwanted):
-            kept = [item for item in items if item != unwanted]
-            return kept
+    Function("comparison", "left != right", "left == right", ("1, 2", "3, 3"), """
+        def differ(left, right):
+            return 1 if left != right else 0
         """),
     Function("constant", "2", "3", ("1", "0"), """
         def wings(birds):
@@ -57,15 +52,14 @@ FUNCTIONS = (
             return min(score, 50)
         """),
     Function("constant", "6", "8", ("True", "False"), """
-        def fine(late):
-            if late:
+        def toll(heavy):
+            if heavy:
                 return 6
             return 0
         """),
-    Function("constant", "True", "False", ("[1, 2]", "[3]"), """
-        def newest(years):
-            years = sorted(years, reverse=True)
-            return years
+    Function("constant", "2", "3", ("1", "0"), """
+        def lids(jars):
+            return [jars * 2]
         """),
     Function("name", "max", "min", ("{'a': 1, 'b': 2}", "{'c': 3}"), """
         def tallest(people):

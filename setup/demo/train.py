@@ -12,13 +12,15 @@ FUNCTIONS = (
         def length(head, tail):
             return head + tail
         """),
-    Function("operator", "10 - price", "10 + price", ("3", "0"), """
-        def change(price):
-            return 10 - price
+    Function("operator", "paid - price", "paid + price", ("5, 3", "2, 0"), """
+        def change(paid, price):
+            coins = paid - price
+            return [coins]
         """),
-    Function("operator", "5 + bonus", "5 - bonus", ("2", "0"), """
-        def score(bonus):
-            return 5 + bonus
+    Function("operator", "won + drawn", "won - drawn", ("3, 2", "4, 0"), """
+        def score(won, drawn):
+            points = won + drawn
+            return points * 2
         """),
     Function("operator", "hour + delay", "hour - delay", ("9, 2", "8, 0"), """
         def later(hour, delay):
@@ -39,9 +41,9 @@ FUNCTIONS = (
                 return left
             return right
         """),
-    Function("comparison", "age > 17", "age < 17", ("20", "17", "3"), """
-        def adult(age):
-            return age > 17
+    Function("comparison", "mine > yours", "mine < yours", ("3, 2", "2, 2", "1, 4"), """
+        def taller(mine, yours):
+            return mine > yours
         """),
     Function("comparison", "item == wanted", "item != wanted", ("[1, 2], 2", "[], 1", "[3, 3], 3"), """
         def matches(items, wanted):
@@ -86,9 +88,9 @@ FUNCTIONS = (
                 return 3
             return 0
         """),
-    Function("constant", "True", "False", ("[1, 2]", "[3]"), """
-        def best(scores):
-            return sorted(scores, reverse=True)[0]
+    Function("constant", "7", "8", ("1", "0"), """
+        def days(weeks):
+            return [weeks * 7]
         """),
     Function("constant", "2", "4", ("0", "7"), """
         def at_least(number):
@@ -99,10 +101,9 @@ FUNCTIONS = (
             score = 10
             return score + len(name)
         """),
-    Function("name", "max", "min", ("[4, 6]", "[5]"), """
-        def longest(lengths):
-            top = max(lengths)
-            return top
+    Function("name", "max", "min", ("['a', 'bbb']", "['ab']"), """
+        def longest(words):
+            return max(len(word) for word in words)
         """),
     Function("name", "min", "max", ("[[1, 2]]", "[]"), """
         def lows(rows):
@@ -137,15 +138,13 @@ FUNCTIONS = (
             result = year + 1
             return result
         """),
-    Function("off_by_one", "1", "2", ("6", "3"), """
+    Function("off_by_one", "1", "2", ("6", "1"), """
         def before(day):
-            if day > 5:
-                return day - 1
-            return day
+            return [day - 1]
         """),
-    Function("off_by_one", "1", "0", ("['a', 'b']", "[]"), """
-        def tail(words):
-            return ' '.join(words[1:])
+    Function("off_by_one", "1", "0", ("[4, 5]", "[]"), """
+        def tail(items):
+            return items[1:3]
         """),
     Function("off_by_one", "1", "2", ("[0, 4]", "[]"), """
         def floors(levels):

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.leftovers import LABEL, reclaim
+from agent_server.sandboxes.loops import LoopSweep
 from agent_server.sandboxes.processes import descendants, kill, look_up
 from tests.agent_server.conftest import DEMO, FIX, eventually
 from tests.agent_server.test_recovery import kill_server
@@ -96,3 +99,23 @@ def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, mode
     assert neighbour.client.wait(foreign, timeout_s=10).status == "cancelled"
     for pid in filter(lives, left):  # only where this test fails
         kill(pid)
+
+
+def test_a_loop_device_of_a_killed_start_is_let_go_and_no_other(tmp_path):
+    """As a start leaves it that was killed between attaching and configuring; beside it a neighbour's, and one that is configured."""
+    ours, theirs = tmp_path / "images", tmp_path / "other"
+    attached = {}
+    for name, folder, options in (("left", ours, []), ("theirs", theirs, []), ("in use", ours, ["--offset", "4096"])):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.sif").write_bytes(b"\0" * 65536)
+        losetup = ["losetup", "--find", "--show", "--read-only", *options, str(folder / f"{name}.sif")]
+        attached[name] = Path(subprocess.run(losetup, check=True, capture_output=True, text=True).stdout.strip()).name
+    try:
+        loops = LoopSweep(ours)
+        assert loops.sweep() == [], "it may be a start under way"
+        assert loops.sweep() == [attached["left"]] and loops.sweep() == []
+        still = {name for name, device in attached.items() if Path(f"/sys/block/{device}/loop/backing_file").exists()}
+        assert still == {"theirs", "in use"}
+    finally:
+        for name in ("theirs", "in use"):
+            subprocess.run(["losetup", "--detach", f"/dev/{attached[name]}"], check=True)

@@ -43,6 +43,7 @@ class ClientSettings:
     kill_after_s: float  # between SIGTERM and SIGKILL: the time a client has to cancel its session
     max_clients: int
     max_tries: int
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +160,12 @@ class RolloutManager:
         self._report(batch)
 
     def _launch(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
+        settings = self._settings
         group_id, tries = batch.waiting.popleft()
         # The id is the session's key as well: the part after the dot cannot be guessed.
-        session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode)
+        session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode, settings.run_id)
         with self._interrupts.held():
             self._gateway.open(session.session_id, session.session_id, batch.sampling)
-            settings = self._settings
             process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
             batch.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
             selector.register(process.fileno(), selectors.EVENT_READ)

@@ -26,6 +26,7 @@ class Session:
     session_id: str
     group_id: str
     mode: str  # "train" | "eval"
+    run_id: str = ""  # a name space of our own on a server that several trainers use
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class ClientProcess:
 
     def _start(self, command: str, base_url: str, env: Mapping[str, str]) -> None:
         input_json = self._io_dir / "input.json"
-        input_json.write_text(json.dumps({"messages": [], "metadata": {"session_id": self.session.session_id}}))
+        input_json.write_text(json.dumps({"messages": [], "metadata": {"session_id": self.session.session_id, "run_id": self.session.run_id}}))
         with open(self._io_dir / "client.log", "wb") as log:
             # setpriv asks the kernel for SIGTERM when the trainer is gone, sh looks whether it is gone already; both exec, so
             # this stays one process. Python's own way (preexec_fn) would copy the page tables of a trainer of many gigabytes.
