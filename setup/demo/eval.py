@@ -17,10 +17,10 @@ FUNCTIONS = (
             reduced = price - cut
             return max(reduced, 1)
         """),
-    Function("operator", "height + inches", "height - inches", ("60, 3", "50, 0"), """
-        def grown(height, inches):
-            taller = height + inches
-            return [height, taller]
+    Function("operator", "base + top", "base - top", ("6, 3", "5, 0"), """
+        def stacked(base, top):
+            height = base + top
+            return [base, height]
         """),
     Function("comparison", "inside > outside", "inside < outside", ("3, 2", "2, 2", "1, 4"), """
         def warm(inside, outside):
@@ -32,15 +32,15 @@ FUNCTIONS = (
         def losses(items):
             return [item for item in items if item < 0]
         """),
-    Function("comparison", "number == 0", "number != 0", ("0", "4"), """
-        def zero(number):
-            if number == 0:
-                return 'zero'
+    Function("comparison", "first == second", "first != second", ("2, 2", "1, 3"), """
+        def matching(first, second):
+            if first == second:
+                return 'same'
             return 'other'
         """),
     Function("comparison", "left != right", "left == right", ("1, 2", "3, 3"), """
         def differ(left, right):
-            return 1 if left != right else 0
+            return [left != right]
         """),
     Function("constant", "2", "3", ("1", "0"), """
         def wings(birds):
@@ -73,13 +73,9 @@ FUNCTIONS = (
         def initial(name):
             return name[0].upper()
         """),
-    Function("name", "endswith", "startswith", ("['a.py']", "[]"), """
-        def scripts(names):
-            found = []
-            for name in names:
-                if name.endswith('.py'):
-                    found.append(name)
-            return found
+    Function("name", "endswith", "startswith", ("['key']", "[]"), """
+        def ending_y(names):
+            return [name for name in names if name.endswith('y')]
         """),
     Function("off_by_one", "1", "2", ("['a']", "[]"), """
         def seats(rows):

@@ -29,7 +29,7 @@ FUNCTIONS = (
         """),
     Function("operator", "front + back", "front - back", ("3, 2", "4, 0"), """
         def pages(front, back):
-            return front + back + 2
+            return [front + back]
         """),
     Function("operator", "age + years", "age - years", ("[5, 2], 3", "[], 1"), """
         def older(ages, years):
@@ -101,9 +101,9 @@ FUNCTIONS = (
             score = 10
             return score + len(name)
         """),
-    Function("name", "max", "min", ("['a', 'bbb']", "['ab']"), """
-        def longest(words):
-            return max(len(word) for word in words)
+    Function("name", "max", "min", ("[3, 5]", "[4]"), """
+        def longest(lengths):
+            return [max(lengths)]
         """),
     Function("name", "min", "max", ("[[1, 2]]", "[]"), """
         def lows(rows):
