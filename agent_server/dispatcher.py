@@ -29,6 +29,7 @@ from client.wire import SessionView
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.5
+SOON_S = 0.1  # while somebody was asked to stop
 SWEEP_S = 30.0  # between two looks for what has expired
 WAKE_ANYWAY_S = 60.0  # a waiter that nobody woke looks for itself
 STOP_GRACE_S = 1.0  # between the polite signal to a cancelled session's worker and the one that cannot be ignored
@@ -61,7 +62,6 @@ class Dispatcher:
             raise ConfigError(
                 f"another agent server works in AGENT_SERVER_WORK_DIR={self._settings.work_dir}; stop it or choose another folder"
             ) from taken
-        self._inbox.settimeout(LOOK_AGAIN_S)
         self._store.set_limits(self._settings.limits)
         self._adopt()
         if reclaimed := reclaim(self._settings, active={f"{row['id']}.{row['attempt']}" for row in self._store.active()}):
@@ -155,6 +155,7 @@ class Dispatcher:
 
     def _sleep(self) -> None:
         """Until a notification or the next look; swallows further notifications that are there already."""
+        self._inbox.settimeout(SOON_S if self._stop_asked_at else LOOK_AGAIN_S)
         try:
             self._inbox.recv(16)
             self._inbox.setblocking(False)
@@ -162,8 +163,6 @@ class Dispatcher:
                 pass
         except (TimeoutError, BlockingIOError):
             pass
-        finally:
-            self._inbox.settimeout(LOOK_AGAIN_S)
 
     def _reconcile(self) -> None:
         self._bury_ended_workers()

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from agent_server.events import ENDS
 from agent_server.store.store import Store
+from client.errors import Cancelled
 from client.wire import Status
 
 LONG = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 2400, 3600, 7200)
@@ -42,7 +43,7 @@ class Metrics:
             self._queue.labels(mode).observe(event["queue_s"])
         if name == "retried":
             self._retries.labels(event["error"]["code"]).inc()
-        if error := event.get("error"):
+        if (error := event.get("error")) and error["boundary"] != Cancelled.boundary:
             self._failures.labels(error["boundary"], error["code"]).inc()
         if name not in ENDS:
             return

@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 PR_SET_CHILD_SUBREAPER = 36
 AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 MOST_ATTEMPTS = 3
-STORE_RETRY_S = 600.0  # a result waits this long for a full disk to be freed
+STORE_RETRY_S = 600.0  # a record waits this long for a full disk to be freed
 
 
 class Stop(KeyboardInterrupt):
@@ -108,7 +108,10 @@ def run(job: Job, settings: Settings) -> None:
         end = dict(status=Status.FAILED, error=StackError(f"{type(unexpected).__name__}: {unexpected}"[:1000]).as_dict())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shutil.rmtree(_scratch(job, settings), ignore_errors=True)
-    _record(store, job, end | asdict(costs))
+    try:
+        _patiently(lambda: store.finish(job.session_id, job.attempt, **end, **asdict(costs)))
+    except Fenced as fenced:
+        log.warning("%s", fenced)
     store.close()
     notify(settings.notify_address)
 
@@ -125,14 +128,14 @@ class _Session:
         with self._sandbox("commands") as sandbox:
             with self._costs.of("prepare"):
                 prepare(job.task, sandbox)
-            self._store.model_called(job.session_id, job.attempt)
+            _patiently(lambda: self._store.model_called(job.session_id, job.attempt))
             with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
                 outcome = self._run_agent(sandbox)
             if outcome.submitted and not outcome.submission.strip():
                 outcome = _with_diff(outcome, sandbox)
         if not outcome.submission.strip():
             return outcome, NO_SUBMISSION
-        self._store.begin_grading(job.session_id, job.attempt)
+        _patiently(lambda: self._store.begin_grading(job.session_id, job.attempt))
         with self._gate("gradings"), self._sandbox("tests") as sandbox, self._costs.of("grading"):
             return outcome, grade(job.task, outcome.submission, sandbox, timeout_s=self._settings.grading_timeout_s)
 
@@ -178,7 +181,9 @@ class _Session:
         """Inside the gate of that limit; while we wait there, the session's time limit stands still."""
         store, me = self._store, (self._job.session_id, self._job.attempt)
         gate = Gate(self._settings.gate_dir, name, slots=lambda: store.limits()[name])
-        return gate.passed(on_wait=lambda: store.waiting(*me, name), on_pass=lambda: store.passed(*me))
+        return gate.passed(
+            on_wait=lambda: _patiently(lambda: store.waiting(*me, name)), on_pass=lambda: _patiently(lambda: store.passed(*me))
+        )
 
 
 def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
@@ -209,16 +214,14 @@ def _alarm(after_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def _record(store: Store, job: Job, end: dict) -> None:
-    """Write the end; a disk that is full now may be freed soon, and a finished session must not be lost to it."""
+def _patiently(write: Callable[[], None]) -> None:
+    """Write to the store; a disk that is full now may be freed soon, and a session must not be lost to it. Raises Fenced."""
     deadline = time.monotonic() + STORE_RETRY_S
     while True:
         try:
-            return store.finish(job.session_id, job.attempt, **end)
-        except Fenced as fenced:
-            return log.warning("%s", fenced)
+            return write()
         except StorageError as refused:
-            log.error("session %s: result waits: %s", job.session_id, refused)
+            log.error("a record waits: %s", refused)
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)

@@ -12,14 +12,14 @@ from tests.scripted_model import Hang
 BOUND_S = 2.0  # the contract's: everything of the session is gone this long after the call
 
 
-def cancel_and_measure(server, session_id: str, *, message: str = "cancelled while running") -> float:
-    """Seconds from the call until no process and no file of the session is left."""
+def cancel_and_measure(server, session_id: str) -> float:
+    """Seconds from the call until no process and no file of the session is left. The worker mostly ends itself; one whose stop
+    signal was swallowed (Python drops an exception that a handler raises within a destructor) is killed a second later."""
     worker = server.worker(session_id)
     started = time.monotonic()
     server.client.cancel(session_id)
     view = server.client.wait(session_id, timeout_s=30)
     assert (view.status, view.exit_code, view.reward, view.error["code"]) == ("cancelled", 143, None, "cancelled")
-    assert view.error["message"] in (message, "cancelled while queued")
     worker = worker or server.worker(session_id)
     eventually(lambda: not server.session_processes(worker), what="worker and sandbox gone")
     eventually(lambda: not list((server.work_dir / "scratch").glob(f"{session_id}*")), what="scratch folder gone")
@@ -83,7 +83,7 @@ def test_a_worker_that_ignores_the_signal_is_killed(server, model):
     worker = server.worker(session)
     assert len(server.session_processes(worker)) > 3
     os.kill(worker, signal.SIGSTOP)  # a stopped process receives nothing but SIGKILL
-    assert cancel_and_measure(server, session, message="cancelled; its worker was killed") < BOUND_S + 0.5
+    assert cancel_and_measure(server, session) < BOUND_S
 
 
 def test_while_standing_at_a_gate(own_server, model):

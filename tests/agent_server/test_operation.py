@@ -134,7 +134,7 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     eventually(lambda: "hanging while seen" in model.requests)
     assert metric(server, "agent_server_live_sandboxes") >= 1.0
     server.client.cancel(hanging)
-    eventually(lambda: metric(server, 'agent_server_failures_total{boundary="cancel",code="cancelled"}') == 1.0)
+    eventually(lambda: metric(server, 'agent_server_sessions_ended_total{mode="train",status="cancelled"}') == 1.0)
     events = [json.loads(line) for line in (server.work_dir / "events.jsonl").read_text().splitlines()]
     names = [event["name"] for event in events if event["session_id"] == view.session_id]
     assert [name for name in names if name != "waiting"] == ["queued", "admitted", "model_called", "grading", "completed"]
