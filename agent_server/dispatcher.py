@@ -29,6 +29,7 @@ from client.wire import SessionView
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.5
+COALESCE_S = 0.005  # a burst of notifications is one reason to look, not many
 SOON_S = 0.1  # while somebody was asked to stop
 SWEEP_S = 30.0  # between two looks for what has expired
 WAKE_ANYWAY_S = 60.0  # a waiter that nobody woke looks for itself
@@ -158,6 +159,7 @@ class Dispatcher:
         self._inbox.settimeout(SOON_S if self._stop_asked_at else LOOK_AGAIN_S)
         try:
             self._inbox.recv(16)
+            time.sleep(COALESCE_S)
             self._inbox.setblocking(False)
             while self._inbox.recv(16):
                 pass
