@@ -52,9 +52,9 @@ def test_a_directory_that_is_not_there_is_a_result(sandbox):
 
 def test_a_grandchild_that_holds_the_output_does_not_hold_us(sandbox):
     started = time.monotonic()
-    result = run(sandbox, "sleep 30 & echo done")
+    result = run(sandbox, "sleep 30 & echo $! >/tmp/swe_pid; echo done")
     assert result.output == "done\n" and time.monotonic() - started < 5
-    run(sandbox, "pkill sleep || kill %1", timeout_s=5)
+    run(sandbox, "kill $(cat /tmp/swe_pid); rm /tmp/swe_pid", timeout_s=5)
 
 
 def test_a_timeout_ends_the_whole_tree_and_keeps_the_output(sandbox):
