@@ -2,8 +2,8 @@
 
     python -m scripts.bench.agent_server [--sessions 64] [--concurrency 16] [--queued 1000]
 
-The usual way: `apptainer instance start`, one `apptainer exec` a command, grading in a second instance, and a client that
-polls every three seconds. It is given its agent for nothing: a loop of commands, no model.
+The usual way: a fresh interpreter that imports the agent, `apptainer instance start`, one `apptainer exec` a command, grading in
+a second instance, and a client that polls every three seconds. It is given its model calls for nothing.
 Invariant: both do the same commands and the same tests on the same image; CPU is the whole machine's, so run it alone.
 """
 
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=1000)
     arguments = parser.parse_args()
     work_s = ideal_work_s()
-    with serving() as model, agent_server(train_concurrency=arguments.concurrency) as server:
+    with serving() as model, agent_server(agent_config="tools", train_concurrency=arguments.concurrency) as server:
         run_ours(server, model)  # the first session of a server finds nothing warm
         alone = [run_ours(server, model) for _ in range(5)]
         many = measure(lambda: run_ours(server, model), arguments.sessions, arguments.concurrency)
@@ -89,6 +89,7 @@ def run_ours(server: BenchServer, model: ScriptedModel) -> float:
 def run_usual() -> float:
     """Seconds until a client that asks every POLL_S would know."""
     started = time.monotonic()
+    _quietly(sys.executable, "-c", "from agent_server.agents import mini; mini.preload()")
     agent, grader = (f"bench{uuid.uuid4().hex[:12]}" for _ in range(2))
     _instance(agent, lambda: [_exec(agent, command) for command in (PREPARE, *COMMANDS, SUBMIT)])
     _instance(grader, lambda: [_exec(grader, command) for command in (PREPARE, FIX, ROW["test_cmd"])])

@@ -20,6 +20,7 @@ from pathlib import Path
 from agent_server.config import Settings
 from agent_server.executors.local import LocalExecutor
 from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.limits import Limits
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import Catalog
 from agent_server.worker import Job
@@ -28,6 +29,7 @@ from client.wire import SessionRequest
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
 COMMANDS = 20  # a sandbox
+LIMITS = Limits(memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0)  # with its watchdog, as a session has it
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def timed(times: dict[str, list[float]], name: str, action: Callable):
 
 
 def measure_sandbox(image: Path, scratch: Path, times: dict[str, list[float]]) -> None:
-    sandbox = timed(times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60))
+    sandbox = timed(times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60, limits=LIMITS))
     for _ in range(COMMANDS):
         timed(times, "command", lambda: sandbox.run("true", cwd="/", timeout_s=10))
     timed(times, "stop", sandbox.close)
