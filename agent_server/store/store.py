@@ -23,6 +23,7 @@ from client.wire import EXIT_CODES, SessionRequest, SessionView, Status
 
 DATABASE_NAME = "agent_server.sqlite"
 BUSY_TIMEOUT_S = 30.0
+BUSY_LOOK_MS = 2
 ACTIVE = ("running", "grading")
 TOLD = "events told"  # the number of the last event that was passed on
 
@@ -45,6 +46,7 @@ class Store:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             migrate(self._db)
+            self._db.execute(f"PRAGMA busy_timeout = {BUSY_LOOK_MS}")
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -55,7 +57,7 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction: everything in it happens, or nothing."""
         with self._lock, _disk_errors(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
+            self._patiently("BEGIN IMMEDIATE")
             try:
                 yield self._db
             except BaseException:
@@ -66,7 +68,19 @@ class Store:
     def read(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Rows of one SELECT."""
         with self._lock, _disk_errors(self.path):
-            return self._db.execute(query, values).fetchall()
+            return self._patiently(query, *values).fetchall()
+
+    def _patiently(self, query: str, *values: Any) -> sqlite3.Cursor:
+        """Execute it as soon as no other process is writing. SQLite's own waiting looks again ever more rarely, up to 100 ms
+        apart, which is long beside a write of one."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                return self._db.execute(query, values)
+            except sqlite3.OperationalError as refused:
+                if refused.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(BUSY_LOOK_MS / 1000)
 
     # --- the API's side -------------------------------------------------------------------------------------------
 

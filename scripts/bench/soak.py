@@ -3,8 +3,8 @@
     python -m scripts.bench.soak [--sessions 2000] [--concurrency 8] [--seed 0]
 
 Of a hundred sessions some sixty are left alone (a third of them graded), twenty are cancelled at some moment, ten lose their
-worker and ten their sandbox to SIGKILL; now and then the fork server is killed, and twice the whole server, which is then
-started again on the same work directory.
+worker and ten their sandbox to SIGKILL; ten times the fork server is killed, and twice the whole server, which is then started
+again on the same work directory.
 Invariant: every session ends in the way that what was done to it allows; leaks are counted by the kernel, not by the server.
 """
 
@@ -133,7 +133,7 @@ def _worker(server: BenchServer, session_id: str) -> int:
 
 
 class _disturbed:
-    """Within this context the fork server is killed now and then, and the whole server twice."""
+    """Within this context the fork server is killed ten times, and the whole server twice."""
 
     def __init__(self, server: BenchServer, n: int):
         self._server, self._n, self._over = server, n, threading.Event()
@@ -147,14 +147,15 @@ class _disturbed:
         self._thread.join()
 
     def _disturb(self) -> None:
-        kills_of_all = 0
-        while not self._over.wait(5.0):
+        kills_of_all = kills_of_fork_server = 0
+        while not self._over.wait(2.0):
             done = self._done()
             if done * 3 > self._n * (kills_of_all + 1) and kills_of_all < 2:
                 kills_of_all += 1
                 self._server.kill()
                 self._server.start()
-            elif done % 7 == 0:
+            elif done * 10 > self._n * (kills_of_fork_server + 1):
+                kills_of_fork_server += 1
                 for pid in _processes_of(self._server):
                     if b"fork_server" in _read(f"/proc/{pid}/cmdline") and os.getpgid(pid) == self._server.process.pid:
                         kill(pid)
