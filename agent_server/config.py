@@ -21,9 +21,7 @@ from client.errors import ConfigError
 PREFIX = "AGENT_SERVER_"
 DATA_PATH, SIF_DIR = "R2E_DATA_PATH", "R2E_SIF_DIR"  # names that Relax's users have in their scripts
 OF_THE_CLIENT = {f"{PREFIX}URL"}  # may stand in the same environment
-
-
-LIMIT_SETTINGS = {
+LIMIT_SETTINGS = {  # name in `/limits` -> the setting it begins with
     "train": "train_concurrency",
     "eval": "eval_concurrency",
     "sandbox_starts": "sandbox_starts",

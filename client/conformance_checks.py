@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from client.conformance_model import COMPLETIONS
-from client.conformance_server import POLL_S, Fails, Server, Untested, expect, is_terminal, json_of, told
+from client.conformance_server import POLL_S, Server, Untested, expect, is_terminal, json_of, told
 from client.wire import EXIT_CODES, SessionRequest, Status
 
 CANCEL_S = 2.0  # from cancel to cancelled

@@ -79,7 +79,7 @@ def _outcome(result: CommandResult, upstream: Upstream) -> Outcome:
     elif result.limit == "time":
         status = "TimeExceeded"
     elif result.limit:
-        status = f"SandboxLimitExceeded: {result.limit}"
+        return Outcome.over_limit(SandboxLimitExceeded(result.limit), upstream.n_calls)
     else:
         status = "ContextWindowExceeded" if overflow else f"CommandFailed: {result.returncode}"
     return Outcome(status, status == "Submitted", "", upstream.n_calls)

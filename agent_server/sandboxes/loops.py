@@ -23,7 +23,7 @@ class LoopSweep:
 
     def sweep(self) -> list[str]:
         """Let go of what is unconfigured now and was at the last call; returns the devices' names."""
-        found = {device for device in self._unconfigured()}
+        found = set(self._unconfigured())
         left = sorted(found & self._suspects)
         self._suspects = found
         return [name for name in left if _detach(name)]

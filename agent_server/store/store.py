@@ -151,7 +151,7 @@ class Store:
         """Change some limits, for the server and for workers that run. Nothing that runs is stopped."""
         with self.transaction() as db:
             for name, value in limits.items():
-                db.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (name, value))
+                _set_number(db, name, value)
 
     # --- the dispatcher's side ------------------------------------------------------------------------------------
 
@@ -165,7 +165,8 @@ class Store:
 
     def mark_told(self, event_id: int) -> None:
         """`untold_events` begins after this one from now on."""
-        self.set_limits({TOLD: event_id})
+        with self.transaction() as db:
+            _set_number(db, TOLD, event_id)
 
     def expire(self, *, record_s: float, lease_idle_s: float, lease_s: float) -> int:
         """Drop the records of sessions that ended `record_s` ago and leases nobody needs; returns how many sessions went."""
@@ -258,11 +259,6 @@ class Store:
         with self.transaction() as db:
             _current(db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time())
 
-    def note(self, session_id: str, name: str, **data: Any) -> None:
-        """Append an event to a session's history."""
-        with self.transaction() as db:
-            _event(db, session_id, name, data)
-
     def begin_grading(self, session_id: str, attempt: int) -> None:
         """running -> grading. Raises Fenced."""
         with self.transaction() as db:
@@ -288,6 +284,10 @@ def _current(db: sqlite3.Connection, session_id: str, attempt: int, change: str,
 def _number(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:
     found = db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
     return found["value"] if found else default
+
+
+def _set_number(db: sqlite3.Connection, name: str, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 
 def _end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
