@@ -15,7 +15,7 @@ import threading
 import time
 
 from agent_server.config import Settings
-from agent_server.events import ENDS, EventLog
+from agent_server.events import ENDS, MOST_AT_ONCE, EventLog
 from agent_server.executors.base import Executor
 from agent_server.sandboxes.leftovers import reclaim
 from agent_server.sandboxes.loops import LoopSweep
@@ -178,8 +178,12 @@ class Dispatcher:
             self._start(session_id)
 
     def _tell(self) -> None:
-        told = self._events.tell()
-        self._waiters.wake(event["session_id"] for event in told if event["name"] in ENDS)
+        """One helping a pass: in a burst there is always more. Who waits hears first, also where the log cannot be written."""
+        events = self._events.untold()
+        self._waiters.wake(event["session_id"] for event in events if event["name"] in ENDS)
+        self._events.tell(events)
+        if len(events) == MOST_AT_ONCE:
+            self.wake()
 
     def _sweep(self) -> None:
         """Now and then: records, leases, files and loop devices whose time is over."""
@@ -208,7 +212,8 @@ class Dispatcher:
             task = self._catalog.get(row["mode"], row["task_id"])
             pid = self._executor.launch(Job(session_id, row["attempt"], row["base_url"], row["api_key"], task))
         except StackError as failure:
-            self._store.end_without_result(session_id, failure, attempt=row["attempt"])
+            if not (failure.transient and self._store.requeue(session_id, failure, attempt=row["attempt"], most_attempts=MOST_ATTEMPTS)):
+                self._store.end_without_result(session_id, failure, attempt=row["attempt"])
             return
         self._watched[pid] = (session_id, row["attempt"])
         if not self._executor.watch(pid):

@@ -14,9 +14,10 @@ from agent_server.store.store import Store
 from client.wire import Status
 
 log = logging.getLogger(__name__)
+MOST_AT_ONCE = 1000
 ROTATE_BYTES = 256 * 2**20
 ENDS = {str(status) for status in Status if status.terminal}  # names of the events that end a session
-WORTH_A_WARNING = {"failed", "retried"}
+WORTH_A_WARNING = {"failed", "retried", "group_over_limit"}
 
 
 class EventLog:
@@ -26,19 +27,20 @@ class EventLog:
     def __init__(self, store: Store, path: Path, observers: list[Callable[[dict[str, Any]], None]]):
         self._store, self._path, self._observers = store, path, observers
 
-    def tell(self) -> list[dict[str, Any]]:
-        """Pass on what is new and return it. Raises StorageError, and OSError where the file cannot be written."""
-        told = []
-        while rows := self._store.untold_events():
-            events = [_as_dict(row) for row in rows]
-            self._write(events)
-            self._store.mark_told(events[-1]["id"])
-            for event in events:
-                for observe in self._observers:
-                    observe(event)
-                _log(event)
-            told += events
-        return told
+    def untold(self) -> list[dict[str, Any]]:
+        """What is new, oldest first, up to MOST_AT_ONCE. Raises StorageError."""
+        return [_as_dict(row) for row in self._store.untold_events(MOST_AT_ONCE)]
+
+    def tell(self, events: list[dict[str, Any]]) -> None:
+        """Pass them on, and count them as told. Raises StorageError, and OSError where the file cannot be written."""
+        if not events:
+            return
+        self._write(events)
+        self._store.mark_told(events[-1]["id"])
+        for event in events:
+            for observe in self._observers:
+                observe(event)
+            _log(event)
 
     def _write(self, events: list[dict[str, Any]]) -> None:
         if self._path.exists() and self._path.stat().st_size > ROTATE_BYTES:

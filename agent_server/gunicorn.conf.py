@@ -3,6 +3,7 @@
 Threads are made on demand, so a high ceiling costs nothing until clients wait.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ def post_worker_init(worker):
         print(f"agent_server: {failure}", file=sys.stderr, flush=True)
         sys.exit(Arbiter.APP_LOAD_ERROR)  # gunicorn does not start such a worker again
     _stop_in_order(worker, dispatcher)
+    gc.freeze()  # what was imported stays; looking through it again and again stops every answer for a tenth of a second
 
 
 def _stop_in_order(worker, dispatcher):

@@ -95,6 +95,7 @@ def run(job: Job, settings: Settings) -> None:
         )  # fmt: skip
     except Fenced as fenced:
         log.warning("%s", fenced)
+        shutil.rmtree(_scratch(job, settings), ignore_errors=True)
         return
     except (Stopped, Cancelled):
         end = dict(status=Status.CANCELLED, error=Cancelled("cancelled while running").as_dict())

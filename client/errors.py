@@ -107,6 +107,7 @@ class ServerStopping(ServerError):
 
 class WorkerLost(ServerError):
     code = "worker_lost"
+    transient = True
 
 
 class SessionFailed(ServerError):

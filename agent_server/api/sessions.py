@@ -3,7 +3,6 @@
 Invariant: a repeated call answers what the first one did.
 """
 
-import logging
 import shutil
 import threading
 
@@ -11,14 +10,15 @@ from flask import Blueprint, Response, current_app, jsonify, request
 
 from agent_server import base_urls
 from agent_server.api.body import read_json
+from agent_server.turns import Turns
 from client.errors import InvalidRequest, ServerStopping, StorageError
 from client.wire import SessionRequest
 
-log = logging.getLogger(__name__)
 blueprint = Blueprint("sessions", __name__)
 LONGEST_WAIT_S = 3600.0  # what client/agent_client.sh asks for: one held GET a session
 MOST_HELD = 1000  # answers; each holds a thread, and the server has 200 more, so that waiting clients never keep out a create or a cancel
 _holding = threading.BoundedSemaphore(MOST_HELD)
+_creating = Turns()
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
 
 
@@ -30,9 +30,9 @@ def create() -> Response:
     if dispatcher.draining:
         raise ServerStopping("the server drains and takes no new sessions; its successor will")
     _check_disk()
-    session_id, status = store.submit(session, current_app.extensions["leases"].lease)
+    with _creating:
+        session_id, status = store.submit(session, current_app.extensions["leases"].lease)
     dispatcher.wake()
-    _warn_of_large_group(session, store.group_size(session_id), dispatcher.limits()[session.mode])
     return jsonify(session_id=session_id, status=status)
 
 
@@ -54,16 +54,6 @@ def cancel(session_id: str) -> tuple[str, int]:
     current_app.extensions["store"].request_cancel(session_id)
     current_app.extensions["dispatcher"].wake()
     return "", 204
-
-
-def _warn_of_large_group(session: SessionRequest, size: int, limit: int) -> None:
-    """Once a group, at the first request that shows it: a trainer that starts only whole groups would wait for ever."""
-    if size == limit + 1:
-        log.warning(
-            "group %s has %d %s sessions alive, and %d run at once: a group runs in several rounds; raise AGENT_SERVER_%s_CONCURRENCY"
-            " to its size if its samples must run together",
-            session.group_id, size, session.mode, limit, session.mode.upper(),
-        )  # fmt: skip
 
 
 def _wait_s() -> float:

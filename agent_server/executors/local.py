@@ -59,18 +59,18 @@ class LocalExecutor:
         return self._connection is not None and self._server.poll() is None
 
     def launch(self, job: Job) -> int:
-        """Fork a worker for the job; returns its pid. A fork server that died is started again once. Raises WorkerLost."""
+        """Fork a worker for the job; returns its pid. Raises WorkerLost where the fork server died of it, perhaps after the
+        fork: the same attempt must not be launched again."""
         with self._lock:
-            for _ in range(2):
-                self.start()
-                try:
-                    fork_server.send(self._connection, fork_server.encode(job))
-                    if answer := fork_server.receive(self._connection):
-                        return int(answer)
-                except OSError:
-                    pass
-                self.stop()
-        raise WorkerLost("the fork server ended twice while starting one worker; see fork_server.log in the log folder")
+            self.start()
+            try:
+                fork_server.send(self._connection, fork_server.encode(job))
+                if answer := fork_server.receive(self._connection):
+                    return int(answer)
+            except OSError:
+                pass
+            self.stop()
+        raise WorkerLost("the fork server ended while it started a worker; see fork_server.log in the log folder")
 
     def watch(self, pid: int, start_ticks: int | None = None) -> bool:
         """Watch a worker, ours or one of an earlier server. False where that process is gone."""

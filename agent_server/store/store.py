@@ -106,14 +106,8 @@ class Store:
             )  # fmt: skip
             about = {"task_id": task_id, "run_id": request.run_id, "group_id": request.group_id, "mode": request.mode}
             _event(db, session_id, "queued", about)
+            _tell_of_large_group(db, session_id, request)
         return session_id, Status.QUEUED
-
-    def group_size(self, session_id: str) -> int:
-        """How many sessions of this one's group are alive."""
-        return self.read(
-            "SELECT COUNT(*) FROM sessions AS s JOIN sessions AS me USING (run_id, mode, group_id)"
-            " WHERE me.id = ? AND s.ended_at IS NULL", session_id,
-        )[0][0]  # fmt: skip
 
     def view(self, session_id: str) -> SessionView:
         """Raises NotFound."""
@@ -155,7 +149,7 @@ class Store:
 
     # --- the dispatcher's side ------------------------------------------------------------------------------------
 
-    def untold_events(self, most: int = 2000) -> list[sqlite3.Row]:
+    def untold_events(self, most: int) -> list[sqlite3.Row]:
         """Events after the last one told, oldest first, each with its session's run, group, mode and task if that is on record."""
         return self.read(
             "SELECT e.id, e.at, e.session_id, e.name, e.data, s.run_id, s.group_id, s.mode, s.task_id FROM events AS e"
@@ -279,6 +273,16 @@ def _current(db: sqlite3.Connection, session_id: str, attempt: int, change: str,
     query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
     if not db.execute(query, (*values, session_id, attempt)).rowcount:
         raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+
+
+def _tell_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
+    """Once a group, at the first request that shows it: a trainer that starts only whole groups would wait for ever."""
+    query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
+    (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
+    limit = _number(db, request.mode, default=None)
+    if limit is not None and alive == limit + 1:
+        remedy = f"raise AGENT_SERVER_{request.mode.upper()}_CONCURRENCY to the group's size if its samples must run together"
+        _event(db, session_id, "group_over_limit", {"alive": alive, "limit": limit, "remedy": remedy})
 
 
 def _number(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:

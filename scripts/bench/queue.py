@@ -18,7 +18,7 @@ import aiohttp
 
 from scripts.bench.serving import ROOT, BenchServer, agent_server
 
-AT_ONCE = 32  # clients that a trainer starts at the same moment
+AT_ONCE = 16  # clients that start at the same moment, each when another has its answer: as many as a trainer node has cores
 APP = ("-m", "gunicorn", "-c", str(ROOT / "agent_server" / "gunicorn.conf.py"), "scripts.bench.queue_app:serve()")
 
 

@@ -1,9 +1,12 @@
 """The agent server with a fake below the executor's seam: a session "runs" for a given time and completes, without a process.
 
-Served by gunicorn with the server's own configuration; AGENT_SERVER_ settings apply. BENCH_HOLD_S: seconds a session runs.
+Served by gunicorn with the server's own configuration; AGENT_SERVER_ settings apply. BENCH_HOLD_S: seconds a session runs, half
+of it more or less.
 """
 
+import heapq
 import os
+import random
 import signal
 import threading
 import time
@@ -21,12 +24,13 @@ HOLD_S = float(os.environ.get("BENCH_HOLD_S", "1.0"))
 
 
 class FakeExecutor:
-    """An Executor whose workers are entries in a list, ended in order by one thread."""
+    """An Executor whose workers are entries in a heap, ended when due by one thread."""
 
     def __init__(self, settings: Settings):
         self._settings, self._store = settings, Store(settings.work_dir)
         self._lock, self._ended = threading.Lock(), []
         self._running: list[tuple[float, int, Job]] = []
+        self._random = random.Random(0)
         self._next_pid = 2**22  # beyond what the kernel gives
         self.ready = False
 
@@ -41,7 +45,8 @@ class FakeExecutor:
     def launch(self, job: Job) -> int:
         with self._lock:
             self._next_pid += 1
-            self._running.append((time.monotonic() + HOLD_S, self._next_pid, job))
+            due = time.monotonic() + HOLD_S * self._random.uniform(0.5, 1.5)
+            heapq.heappush(self._running, (due, self._next_pid, job))
             return self._next_pid
 
     def watch(self, pid: int, start_ticks: int | None = None) -> bool:
@@ -61,8 +66,9 @@ class FakeExecutor:
     def _work(self) -> None:
         while self.ready:
             with self._lock:
-                due = [entry for entry in self._running if entry[0] <= time.monotonic()]
-                self._running = self._running[len(due) :]
+                due = []
+                while self._running and self._running[0][0] <= time.monotonic():
+                    due.append(heapq.heappop(self._running))
             for _, pid, job in due:
                 end = {"agent_exit_status": "Submitted", "submission": "", "reward": 1.0, "n_calls": 1}
                 self._store.finish(job.session_id, job.attempt, Status.COMPLETED, **end)

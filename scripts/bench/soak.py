@@ -79,7 +79,6 @@ def soak(n: int, concurrency: int, seed: int) -> tuple[Counter, dict[str, int]]:
         outcome = Counter()
         with ThreadPoolExecutor(2 * concurrency) as pool, _disturbed(server, n):
             for plan, status in pool.map(lambda plan: (plan, _run(server, model, plan)), plans(n, seed)):
-                assert status in ALLOWED[plan.harm], f"session {plan.number} ({plan.harm}) ended {status}"
                 outcome[plan.harm, status] += 1
                 model.requests.clear()
         leaks = _left_behind(server, before, files_before)
@@ -116,9 +115,10 @@ def _run(server: BenchServer, model: ScriptedModel, plan: Plan) -> str:
         elif worker := _worker(server, session_id):
             for pid in [worker] if plan.harm == "kill worker" else [process.pid for process in descendants(worker)]:
                 kill(pid)
-    status = client.wait(session_id, timeout_s=600).status
+    view = client.wait(session_id, timeout_s=600)
     del model.scripts[key]
-    return str(status)
+    assert view.status in ALLOWED[plan.harm], f"session {plan.number} ({plan.harm}) ended {view.status}: {view.error}"
+    return str(view.status)
 
 
 def _wait_for_worker(server: BenchServer, session_id: str) -> None:
@@ -178,8 +178,6 @@ def _left_behind(server: BenchServer, before: dict[str, int], files_before: int)
         if not any(leaks.values()) or time.monotonic() > deadline:
             return leaks
         time.sleep(1.0)
-
-
 
 
 def _processes_of(server: BenchServer) -> list[int]:

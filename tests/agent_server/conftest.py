@@ -123,7 +123,12 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
         except requests.RequestException:  # not up yet, or slow on a busy machine
             return False
 
-    eventually(healthy, within_s=90.0, what="agent server healthy")
+    try:
+        eventually(healthy, within_s=90.0, what="agent server healthy")
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return server
 
 

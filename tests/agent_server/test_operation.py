@@ -143,10 +143,22 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     assert any(line.get("session_id") == view.session_id and line.get("group_id") == "seen" for line in log)
 
 
+def test_who_waits_hears_of_an_end_also_while_the_event_log_cannot_be_written(own_server, model):
+    server = own_server()
+    events = server.work_dir / "events.jsonl"
+    events.unlink(missing_ok=True)
+    events.mkdir()
+    session = server.create(model, [FIX], key="unlogged")
+    assert server.client.wait(session, timeout_s=20).reward == 1.0
+    events.rmdir()
+    eventually(lambda: events.is_file() and '"completed"' in events.read_text(), what="what was not told is told later")
+
+
 def test_a_group_over_the_limit_is_warned_of_once(own_server, model):
     server = own_server(AGENT_SERVER_TRAIN_CONCURRENCY="1")
     sessions = [server.create(model, [Hang(60.0)], group_id="large") for _ in range(4)]
-    log = (server.work_dir.parent / "work.log").read_text()
-    assert log.count("raise AGENT_SERVER_TRAIN_CONCURRENCY") == 1
+    log = server.work_dir.parent / "work.log"
+    eventually(lambda: "raise AGENT_SERVER_TRAIN_CONCURRENCY" in log.read_text())
+    assert log.read_text().count("raise AGENT_SERVER_TRAIN_CONCURRENCY") == 1
     for session in sessions:
         server.client.cancel(session)

@@ -1,5 +1,6 @@
 """The store is the truth: servers and workers are killed, and nothing finished is lost, nothing runs twice."""
 
+import json
 import os
 import signal
 import subprocess
@@ -72,6 +73,20 @@ def test_a_dead_fork_server_is_started_again(own_server, model):
     (fork_server,) = [pid for pid in server.processes() if b"fork_server" in read_or_empty(f"/proc/{pid}/cmdline")]
     os.kill(fork_server, signal.SIGKILL)
     assert server.run(model, [FIX]).reward == 1.0
+
+
+def test_a_launch_that_fails_is_made_again_as_another_attempt(own_server, model):
+    server = own_server()
+    (fork_server,) = [pid for pid in server.processes() if b"fork_server" in read_or_empty(f"/proc/{pid}/cmdline")]
+    os.kill(fork_server, signal.SIGSTOP)
+    session = server.create(model, [FIX], key="launched twice")
+    eventually(lambda: server.client.get(session).status == "running", what="admitted, and its launch under way")
+    time.sleep(0.1)
+    os.kill(fork_server, signal.SIGKILL)
+    assert server.client.wait(session, timeout_s=30).reward == 1.0
+    events = [json.loads(line) for line in (server.work_dir / "events.jsonl").read_text().splitlines()]
+    assert [event["attempt"] for event in events if event["name"] == "admitted"] == [1, 2]
+    assert [event["error"]["code"] for event in events if event["name"] == "retried"] == ["worker_lost"]
 
 
 def test_interrupting_the_server_stops_its_sessions(own_server, model):
