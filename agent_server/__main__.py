@@ -31,7 +31,7 @@ def main() -> None:
     except StackError as wrong:
         print(f"agent_server: {wrong}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    print(f"agent_server: listening on http://{settings.host}:{settings.port}, work directory {settings.work_dir}", file=sys.stderr)
+    print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
 
@@ -73,13 +73,13 @@ def describe() -> str:
 
 
 def _check_port(settings: Settings) -> None:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((settings.host, settings.port))
         except OSError as taken:
             raise ConfigError(
-                f"cannot listen on {settings.host}:{settings.port}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT", field="port"
+                f"cannot listen on {settings.address}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT", field="port"
             ) from taken
 
 

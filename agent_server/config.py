@@ -137,6 +137,11 @@ class Settings(BaseModel):
         return parse_setting(self.base_urls)
 
     @property
+    def address(self) -> str:
+        """HOST:PORT, as a URL has it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
     def scratch_dir(self) -> Path:
         return self.work_dir / "scratch"
 
@@ -165,7 +170,7 @@ class Settings(BaseModel):
 def _is_loopback(host: str) -> bool:
     """A name other than localhost may mean anything, so it does not count."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

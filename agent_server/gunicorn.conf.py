@@ -16,7 +16,7 @@ from agent_server.config import Settings
 from client.errors import StackError
 
 _settings = Settings.from_environment(os.environ)
-bind = [f"{_settings.host}:{_settings.port}"]
+bind = [_settings.address]
 workers = 1
 worker_class = "gthread"
 threads = MOST_HELD + 200
