@@ -1,0 +1,96 @@
+"""From what each test did to a number for training.
+
+Invariant: before penalties every mode lies in [0, 1], is 1 exactly for a resolved session, and never falls when one more
+test passes. No mode and no penalty changes whether a session is `resolved`.
+
+A mode is a function of the words of the FAIL_TO_PASS tests, those of the PASS_TO_PASS tests (both by test id, MISSING
+included, as `outcomes.expected_outcomes` gives them; empty where no test was run) and `resolved`. In its formula
+`f` is the share of FAIL_TO_PASS tests that pass (`outcomes.solves`), `p` the share of PASS_TO_PASS tests that still do
+(`outcomes.keeps`); the share of an empty list is 1, as in SWE-bench's `compute_fail_to_pass`. A session may be unresolved
+although each test has passed (its tests exceeded a limit of the sandbox): then one test less counts as passed.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+
+from agent_server.grading.outcomes import keeps, solves
+from client.errors import ConfigError
+
+Words = Mapping[str, str]
+DONE = 0.5  # what `shaped` keeps for a resolved session
+STATUS = re.compile(r"[A-Za-z_]\w*(?:: ?\S.*)?")  # "CommandFailed", "CommandFailed: 2"
+
+
+def binary(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
+    """1 if resolved, else 0: SWE-bench's measure, and what R2E-Gym and SkyRL train on."""
+    return float(resolved)
+
+
+def partial_credit(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
+    """`f` if `p` is 1, else 0: a broken PASS_TO_PASS test, or one that was not run, takes everything. A submission that
+    changes nothing gets 0. Without FAIL_TO_PASS tests this is `binary`."""
+    if not all(map(keeps, pass_to_pass.values())):
+        return 0.0
+    return _share(sum(map(solves, fail_to_pass.values())), len(fail_to_pass), resolved)
+
+
+def test_ratio(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
+    """The share of all expected tests, of both lists, that pass; 0 where no test was run. The densest mode, and the one that
+    pays for nothing: a submission that changes nothing gets the PASS_TO_PASS tests' part, one that was never made 0."""
+    passed = sum(map(solves, fail_to_pass.values())) + sum(map(keeps, pass_to_pass.values()))
+    return _share(passed, len(fail_to_pass) + len(pass_to_pass), resolved)
+
+
+def shaped(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
+    """1 if resolved, else (1 - `DONE`) * f * p, with `DONE` = 0.5: half for the way, half for having arrived. A broken
+    PASS_TO_PASS test costs its share, not everything. A submission that changes nothing gets 0, and so does one whose
+    tests did not run. Without FAIL_TO_PASS tests the way is `p` alone."""
+    if resolved or not (fail_to_pass or pass_to_pass):
+        return float(resolved)
+    f = sum(map(solves, fail_to_pass.values())) / len(fail_to_pass) if fail_to_pass else 1.0
+    p = sum(map(keeps, pass_to_pass.values())) / len(pass_to_pass) if pass_to_pass else 1.0
+    return (1 - DONE) * f * p
+
+
+def _share(passed: int, total: int, resolved: bool) -> float:
+    if resolved or total == 0:
+        return float(resolved)
+    return min(passed, total - 1) / total
+
+
+MODES: dict[str, Callable[[Words, Words, bool], float]] = {mode.__name__: mode for mode in (binary, partial_credit, test_ratio, shaped)}
+
+# --- penalties ------------------------------------------------------------------------------------------------------------
+
+
+def parse_penalties(setting: str) -> dict[str, float]:
+    """Agent exit status to a number from -1 to 0, from `LimitsExceeded=-0.5,FormatError=-0.2`; empty for an empty setting.
+
+    Raises ConfigError naming the entry, the rule and the remedy.
+    """
+    penalties: dict[str, float] = {}
+    for entry in filter(None, map(str.strip, setting.split(","))):
+        status, _, number = (part.strip() for part in entry.rpartition("="))
+        if not STATUS.fullmatch(status):
+            raise ConfigError(f"penalties are STATUS=NUMBER, separated by commas; {entry!r} is none. Write for example LimitsExceeded=-0.5")
+        if status in penalties:
+            raise ConfigError(f"an exit status has one penalty; {status!r} is given two. Leave one of them out")
+        penalties[status] = _penalty(entry, number)
+    return penalties
+
+
+def penalised(reward: float, exit_status: str, penalties: Mapping[str, float]) -> float:
+    """`reward` plus the penalty of the session's agent exit status, if it has one; from -1 to 1. A status with a detail
+    (`CommandFailed: 2`) has its own penalty, or else that of the part before the colon."""
+    return reward + penalties.get(exit_status, penalties.get(exit_status.partition(":")[0], 0.0))
+
+
+def _penalty(entry: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not -1.0 <= number <= 0.0:
+        raise ConfigError(f"a penalty is a number from -1 to 0, added to the reward; {entry!r} is outside. Write for example LimitsExceeded=-0.5")
+    return number
