@@ -7,11 +7,11 @@ import os
 import socket
 import sys
 
-from agent_server import logs
+from agent_server import golden, logs
 from agent_server.agents import plug
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
-from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.catalog import open_catalog
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
 
 EXIT_CONFIG = 2
@@ -21,10 +21,12 @@ MISSING_SHOWN = 5
 def main() -> None:
     """Exits with 2 and one message when something is wrong; otherwise does not return."""
     if sys.argv[1:] in (["-h"], ["--help"]):
-        print(f"python -m agent_server: starts the agent server. Its settings are environment variables:\n{describe()}")
+        print(f"python -m agent_server: starts the agent server; `python -m agent_server golden --help` checks rows. Its settings are environment variables:\n{describe()}")
         return
+    if sys.argv[1:2] == ["golden"]:
+        sys.exit(golden.main(sys.argv[2:]))
     if sys.argv[1:]:
-        sys.exit(f"agent_server takes no arguments, its settings come from the environment:\n{describe()}")
+        sys.exit(f"agent_server takes no arguments but `golden`, its settings come from the environment:\n{describe()}")
     try:
         settings = Settings.from_environment(os.environ)
         check(settings)
@@ -48,7 +50,7 @@ def check(settings: Settings) -> None:
     """Raises the first thing that would keep a session from running."""
     apptainer.find_apptainer()
     plug.load(settings)
-    paths = {name: apptainer.image_path(settings.sif_dir, name) for name in sorted(Catalog(settings.data_path).image_names())}
+    paths = {name: apptainer.image_path(settings.sif_dir, name) for name in sorted(open_catalog(settings).image_names())}
     if missing := [name for name, path in paths.items() if not path.exists()]:
         shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])
         raise ImageMissing(

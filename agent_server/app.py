@@ -12,12 +12,13 @@ from werkzeug.exceptions import HTTPException
 from agent_server.api import openapi, ops, sessions, tasks
 from agent_server.config import Settings
 from agent_server.dispatcher import Dispatcher
+from agent_server.drift import DriftAlarm
 from agent_server.events import EventLog
 from agent_server.executors.base import Executor
 from agent_server.executors.local import LocalExecutor
 from agent_server.metrics import Metrics
 from agent_server.store.store import Store
-from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.catalog import open_catalog
 from agent_server.tasks.leases import Leases
 from client.errors import StackError, Unauthorized
 
@@ -32,10 +33,11 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
     app.json.sort_keys = False
-    catalog = Catalog(settings.data_path)
+    catalog = open_catalog(settings)
     store = Store(settings.work_dir)
-    metrics = Metrics(store, serving=lambda: dispatcher.ready)
-    events = EventLog(store, settings.event_log, [metrics.observe])
+    drift = DriftAlarm()
+    metrics = Metrics(store, drift, serving=lambda: dispatcher.ready)
+    events = EventLog(store, settings.event_log, [metrics.observe, drift.observe])
     dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
     leases = Leases(catalog, settings.seed)
     app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics)

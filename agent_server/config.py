@@ -15,6 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_server.base_urls import Address, parse_setting
+from agent_server.grading.reward import parse_penalties
+from agent_server.sandboxes.binds import parse_binds
 from agent_server.sandboxes.limits import Limits
 from client.errors import ConfigError
 
@@ -50,6 +52,16 @@ class Settings(BaseModel):
     queue_limit: int = Field(10_000, ge=1, description="sessions that may be queued; a further one is told to ask again later")
     agent: str = Field("mini", description="who works on the sessions: mini, MODULE:CLASS, or `sandbox: COMMAND`, run by bash inside")
     agent_config: str = Field("tools", description="of mini: `text`, `tools`, or the path of a YAML file")
+    dataset: str = Field("auto", description="how rows are run and graded: auto (by their columns), r2e, swebench, swesmith, eval_script, or MODULE:CLASS")
+    exclude: Path | None = Field(None, description="report of `python -m agent_server golden`; the rows that failed there are left out")
+    default_image: str = Field("", description="image of rows that name none")
+    binds: str = Field("", description="comma-separated HOST:INSIDE folders that every sandbox sees, read-only")
+    setup_command: str = Field("", description="bash, run in the repository of each new sandbox before anything else")
+    reward_command: str = Field("", description="bash, run in the repository instead of the row's tests; the last line it prints is the reward")
+    grading_sandbox: Literal["fresh", "same"] = Field("fresh", description="where tests run: a new sandbox, or the agent's own")
+    protected_paths: Literal["strip", "reject", "allow"] = Field("strip", description="what becomes of a submission's changes to tests and test configuration")
+    reward: Literal["binary", "partial_credit", "test_ratio", "shaped"] = Field("binary", description="from the tests' outcomes to the reward")
+    penalties: str = Field("", description="added to the reward by the agent's exit status: `LimitsExceeded=-0.5,FormatError=-0.2`")
     seed: int = Field(0, description="orders the training epochs")
     session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
     agent_timeout_s: float = Field(2400.0, gt=0, description="the agent's share of it")
@@ -119,6 +131,8 @@ class Settings(BaseModel):
                 field="token",
             )
         parse_setting(self.base_urls)
+        parse_penalties(self.penalties)
+        parse_binds(self.binds)
         for field in ("data_path", "sif_dir"):
             if not (path := getattr(self, field)).exists():
                 raise ConfigError(f"{variable(field)}={path} does not exist; {type(self).model_fields[field].description}", field=field)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from agent_server.drift import DriftAlarm
 from agent_server.events import ENDS
 from agent_server.store.store import Store
 from client.errors import Cancelled
@@ -24,18 +25,18 @@ SHORT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """`observe` takes the events of agent_server.events; `exposition` answers in Prometheus' text format."""
 
-    def __init__(self, store: Store, serving: Callable[[], bool]):
+    def __init__(self, store: Store, drift: DriftAlarm, serving: Callable[[], bool]):
         self._registry = CollectorRegistry()
         self._ended = self._counter("sessions_ended", "Sessions that ended", "mode", "status")
         self._failures = self._counter("failures", "Attempts that failed, by boundary and code", "boundary", "code")
         self._retries = self._counter("retries", "Attempts repeated after an infrastructure failure", "code")
         self._exits = self._counter("agent_exits", "Completed sessions by the agent's own word for its ending", "exit_status")
-        self._resolved = self._counter("sessions_resolved", "Completed sessions with a reward of 1 or more", "mode")
+        self._resolved = self._counter("sessions_resolved", "Completed sessions whose submission resolved their task", "mode")
         self._queue = self._histogram("queue_seconds", "From the request to the admission", LONG, "mode")
         self._total = self._histogram("session_seconds", "From the request to the end", LONG, "mode")
         self._phases = self._histogram("phase_seconds", "Seconds of a session's phases", SHORT, "phase")
         self._cpu = self._histogram("phase_cpu_seconds", "CPU seconds of a session's phases", SHORT, "phase")
-        self._registry.register(_Looked(store, serving))
+        self._registry.register(_Looked(store, drift, serving))
 
     def observe(self, event: dict[str, Any]) -> None:
         name, mode = event["name"], event["mode"] or ""
@@ -55,7 +56,7 @@ class Metrics:
             self._cpu.labels(phase).observe(seconds)
         if name == Status.COMPLETED:
             self._exits.labels(event.get("agent_exit_status", "")).inc()
-            self._resolved.labels(mode).inc(event["reward"] >= 1.0)
+            self._resolved.labels(mode).inc(event.get("resolved", False))
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
@@ -70,8 +71,8 @@ class Metrics:
 class _Looked(Collector):
     """What is true at the moment of the question."""
 
-    def __init__(self, store: Store, serving: Callable[[], bool]):
-        self._store, self._serving = store, serving
+    def __init__(self, store: Store, drift: DriftAlarm, serving: Callable[[], bool]):
+        self._store, self._drift, self._serving = store, drift, serving
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         sessions = GaugeMetricFamily("agent_server_sessions", "Sessions on record", labels=("mode", "status"))
@@ -81,7 +82,12 @@ class _Looked(Collector):
         limits = GaugeMetricFamily("agent_server_limit", "Limits in force", labels=("name",))
         for name, value in self._store.limits().items():
             limits.add_metric((name,), value)
-        yield from (sessions, limits)
+        shares = GaugeMetricFamily("agent_server_latest_share", "Share of the latest training sessions that show a sign", labels=("sign",))
+        alarms = GaugeMetricFamily("agent_server_drift_alarm", "1 while that share is larger than before, by more than chance", labels=("sign",))
+        for sign, share in self._drift.shares.items():
+            shares.add_metric((sign,), share)
+            alarms.add_metric((sign,), int(self._drift.alarms[sign]))
+        yield from (sessions, limits, shares, alarms)
         processes = list(_processes())
         for name, meaning, value in (
             ("ready", "1 while sessions are accepted and run", int(self._serving())),

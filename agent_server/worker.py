@@ -21,13 +21,17 @@ from agent_server.agents import plug
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.config import Settings
 from agent_server.gates import Gate
-from agent_server.grading.base import NO_SUBMISSION, Grade, collect_diff, grade, prepare
+from agent_server.grading import plug as datasets
+from agent_server.grading import repository, reward
+from agent_server.grading.base import NO_SUBMISSION, Grade, Rules, grade
+from agent_server.grading.dataset import REPOSITORY
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
+from agent_server.sandboxes.binds import parse_binds
 from agent_server.sandboxes.processes import look_up, reap_orphans
 from agent_server.store.store import Fenced, Store
-from agent_server.tasks.catalog import Task
-from client.errors import AgentError, Cancelled, SandboxLimitExceeded, StackError, StorageError
+from agent_server.tasks.task import Task
+from client.errors import AgentError, Cancelled, SandboxLimitExceeded, SandboxStartFailed, StackError, StorageError
 from client.wire import Status
 
 log = logging.getLogger(__name__)
@@ -91,7 +95,7 @@ def run(job: Job, settings: Settings) -> None:
         outcome, verdict = _Session(job, settings, store, costs).work()
         end = dict(
             status=Status.COMPLETED, agent_exit_status=outcome.exit_status, submission=outcome.submission,
-            n_calls=outcome.n_calls, reward=verdict.reward, grade=verdict.as_dict(),
+            n_calls=outcome.n_calls, reward=_reward(verdict, outcome, settings), grade=verdict.as_dict(),
         )  # fmt: skip
     except Fenced as fenced:
         log.warning("%s", fenced)
@@ -123,22 +127,39 @@ class _Session:
     def __init__(self, job: Job, settings: Settings, store: Store, costs: Costs):
         self._job, self._settings, self._store, self._costs = job, settings, store, costs
         self._agent = plug.load(settings)
+        self._dataset = datasets.load(job.task.dataset)
 
     def work(self) -> tuple[Outcome, Grade]:
-        job = self._job
+        in_same = self._settings.grading_sandbox == "same"
         with self._sandbox("commands") as sandbox:
             with self._costs.of("prepare"):
-                prepare(job.task, sandbox)
-            _patiently(lambda: self._store.model_called(job.session_id, job.attempt))
-            with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
-                outcome = self._run_agent(sandbox)
-            if outcome.submitted and not outcome.submission.strip():
-                outcome = _with_diff(outcome, sandbox)
+                hidden = repository.prepare(self._dataset, self._job.task, sandbox, keep=in_same)
+            outcome = self._work_in(sandbox)
+            if in_same and outcome.submission.strip():
+                self._begin_grading()
+                with self._gate("gradings"):
+                    return outcome, self._grade(outcome.submission, sandbox, hidden)
         if not outcome.submission.strip():
             return outcome, NO_SUBMISSION
-        _patiently(lambda: self._store.begin_grading(job.session_id, job.attempt))
-        with self._gate("gradings"), self._sandbox("tests") as sandbox, self._costs.of("grading"):
-            return outcome, grade(job.task, outcome.submission, sandbox, timeout_s=self._settings.grading_timeout_s)
+        self._begin_grading()
+        with self._gate("gradings"), self._sandbox("tests") as sandbox:
+            return outcome, self._grade(outcome.submission, sandbox, None)
+
+    def _work_in(self, sandbox: Sandbox) -> Outcome:
+        _patiently(lambda: self._store.model_called(self._job.session_id, self._job.attempt))
+        with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
+            outcome = self._run_agent(sandbox)
+        return _with_diff(outcome, sandbox) if outcome.submitted and not outcome.submission.strip() else outcome
+
+    def _begin_grading(self) -> None:
+        _patiently(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
+
+    def _grade(self, submission: str, sandbox: Sandbox, hidden: str | None) -> Grade:
+        settings = self._settings
+        rules = Rules(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
+        log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
+        with self._costs.of("grading"):
+            return grade(self._dataset, self._job.task, submission, sandbox, rules, hidden=hidden, log_file=log_file)
 
     def _run_agent(self, sandbox: Sandbox) -> Outcome:
         settings, job = self._settings, self._job
@@ -168,8 +189,10 @@ class _Session:
                 apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
                 scratch=scratch, env=dict(getattr(self._agent, "sandbox_env", {})), start_timeout_s=self._settings.sandbox_start_timeout_s,
                 limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
+                binds=parse_binds(self._settings.binds),
             )  # fmt: skip
         try:
+            self._set_up(sandbox)
             yield sandbox
         finally:
             used = sandbox.used()
@@ -177,6 +200,14 @@ class _Session:
             reap_orphans()
             self._costs.cpu_seconds[used_for] = used.cpu_s
             self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
+
+    def _set_up(self, sandbox: Sandbox) -> None:
+        if not self._settings.setup_command:
+            return
+        with self._costs.of("setup_command"):
+            result = sandbox.run(self._settings.setup_command, cwd=REPOSITORY, timeout_s=self._settings.sandbox_start_timeout_s)
+        if result.returncode != 0:
+            raise SandboxStartFailed(f"AGENT_SERVER_SETUP_COMMAND ended with {result.returncode}{result.limit and f' ({result.limit})'}: {result.output[-500:]}")
 
     def _gate(self, name: str) -> AbstractContextManager[None]:
         """Inside the gate of that limit; while we wait there, the session's time limit stands still."""
@@ -190,9 +221,17 @@ class _Session:
 def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
     """What the agent left in its repository is its submission. What it left running may still exceed a limit."""
     try:
-        return Outcome(outcome.exit_status, True, collect_diff(sandbox), outcome.n_calls)
+        return Outcome(outcome.exit_status, True, repository.collect_diff(sandbox), outcome.n_calls)
     except SandboxLimitExceeded as exceeded:
         return Outcome.over_limit(exceeded, outcome.n_calls)
+
+
+def _reward(verdict: Grade, outcome: Outcome, settings: Settings) -> float:
+    """By the server's mode, or as its reward command printed it, plus the penalty of the agent's exit status."""
+    earned = verdict.given_reward
+    if earned is None:
+        earned = reward.MODES[settings.reward](verdict.fail_to_pass, verdict.pass_to_pass, verdict.resolved)
+    return reward.penalised(earned, outcome.exit_status, reward.parse_penalties(settings.penalties))
 
 
 def _scratch(job: Job, settings: Settings) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.agents.relay import Relay
 from agent_server.agents.upstream import Upstream
-from agent_server.grading.base import REPOSITORY
+from agent_server.grading.dataset import REPOSITORY
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client.errors import ContextLengthExceeded, SandboxLimitExceeded
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from agent_server import worker
 from agent_server.agents import plug
 from agent_server.config import Settings
-from agent_server.tasks.catalog import Task
+from agent_server.grading import plug as datasets
+from agent_server.tasks.task import Task
 
 READY = b"ready"
 
@@ -38,6 +39,7 @@ def main(connection: socket.socket) -> None:
     while request := receive(connection):
         fields = json.loads(request)
         job = worker.Job(**fields | {"task": Task.from_dict(fields["task"])})
+        datasets.load(job.task.dataset).preload(job.task)
         pid = os.fork()
         if pid == 0:
             _be_worker(connection, job, settings)

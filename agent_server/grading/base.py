@@ -1,132 +1,160 @@
-"""Grading a submission: a fresh sandbox of the same image, the bug, the patch, the row's tests restored, run, read.
+"""From a submission to a grade: the repository as the row begins, the patch, the protected files restored, the tests, their words.
 
-Invariant: grading sees only the submission, never the agent's sandbox; tests that could not be run raise, they do not
-score.
+Invariant: grading sees only the submission; tests that could not be run raise, they do not score.
 """
 
-import shlex
+import base64
+import gzip
+import math
+import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from agent_server.grading.outcomes import parse_pytest_summary, resolved
+from agent_server.grading import patches, protected, repository
+from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran
+from agent_server.grading.outcomes import expected_outcomes, parse_junit
 from agent_server.sandboxes.base import CommandResult, Sandbox
-from agent_server.tasks.catalog import Task
+from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout, SandboxLimitExceeded
 
-REPOSITORY = "/testbed"
-BUG, SUBMISSION = "/tmp/bug.patch", "/tmp/submission.patch"
-# Each step is tried on what the one before left untouched; its name is recorded.
-LADDER = {
-    "git apply": f"git apply {{exclude}} {SUBMISSION}",
-    "git apply, whitespace ignored": f"git apply --ignore-whitespace --recount {{exclude}} {SUBMISSION}",
-    "patch -p1": f"patch -p1 --batch --forward --dry-run -i {SUBMISSION} && patch -p1 --batch --forward -i {SUBMISSION}",
-}
-SETUP_TIMEOUT_S = 60.0
+MOST_READ_BYTES = 64 * 2**20
+CHUNK_BYTES = 8 * 2**20
+LOG_TAIL_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """`status`: graded, no_submission, or patch_failed. `tests`: outcome by test id, MISSING where the runner named none.
-    `limit`: what ended the tests early, as in CommandResult."""
+    """`status`: graded, no_submission, not_a_patch, patch_failed, or rejected (by the policy on protected paths). `tests`: outcome by
+    test id of those that count, MISSING where the runner named none. `touched`: protected paths that the submission changed.
+    `given_reward`: what a reward command printed. `limit`: what ended the tests early, as in CommandResult. `log`: the end of what the tests printed, or why there were none."""
 
     resolved: bool
     status: str
     applied_by: str = ""
-    tests: dict[str, str] | None = None
+    tests: dict[str, str] = field(default_factory=dict)
+    fail_to_pass: dict[str, str] = field(default_factory=dict)
+    pass_to_pass: dict[str, str] = field(default_factory=dict)
+    patch: dict[str, int] = field(default_factory=dict)
+    touched: tuple[str, ...] = ()
+    policy: str = ""
+    given_reward: float | None = None
     limit: str = ""
     log: str = ""
+    log_path: str = ""
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def reward(self) -> float:
-        """1.0 for a resolved task, else 0.0."""
-        return float(self.resolved)
+        """As it goes into the session's record."""
+        return {name: value for name, value in asdict(self).items() if name not in ("fail_to_pass", "pass_to_pass")}
 
 
 NO_SUBMISSION = Grade(resolved=False, status="no_submission")
-LOG_TAIL_CHARACTERS = 4000
 
 
-def grade(task: Task, submission: str, sandbox: Sandbox, *, timeout_s: float) -> Grade:
-    """Run the row's tests on `submission` (a unified diff) in `sandbox`, which must be fresh. Tests that exceed a limit of
-    the sandbox have failed.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a server grades. `command`, if any, runs instead of the row's tests and prints the reward as its last line."""
 
-    Raises GraderTimeout when the tests outlast `timeout_s`, GraderError when the row's own patch does not apply.
+    timeout_s: float
+    policy: protected.Policy = "strip"
+    command: str = ""
+
+
+def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules: Rules, *, hidden: str | None = None, log_file: Path | None = None) -> Grade:
+    """Run the row's tests on `submission` (a unified diff; "": on the repository as it is) in `sandbox`, a fresh one; or, with
+    `hidden` as `repository.prepare` answered it, the agent's own. Tests that exceed a limit of the sandbox have failed. All that
+    they print goes to `log_file`.
+
+    Raises GraderTimeout when the tests outlast `timeout_s`, GraderError when row and image do not fit.
     """
     started = time.monotonic()
-    apply_bug(task, sandbox)
-    # A diff may lack its last newline by the time it has been through a chat; git apply insists on it.
-    sandbox.write_file(SUBMISSION, submission if submission.endswith("\n") else submission + "\n")
-    applied_by = _apply(task, sandbox)
-    if not applied_by:
-        return Grade(False, "patch_failed", seconds=time.monotonic() - started)
-    files = " ".join(map(shlex.quote, task.test_files()))
-    restored = sandbox.run(f"git checkout -q HEAD -- {files}", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    if restored.returncode != 0:
-        raise GraderError(f"row {task.task_id}: its test files cannot be restored from the image: {restored.output[-500:]}")
-    try:
-        result = sandbox.run(task.test_command, cwd=REPOSITORY, timeout_s=timeout_s)
-    except SandboxLimitExceeded as exceeded:
-        result = CommandResult("", 137, time.monotonic() - started, exceeded.limit)
-    if result.limit == "time":
-        raise GraderTimeout(f"row {task.task_id}: the tests did not end within {timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row")
-    outcomes = parse_pytest_summary(result.output)
-    wanted = (*task.fail_to_pass, *task.pass_to_pass)
+    facts: dict[str, Any] = {"patch": patches.statistics(submission).as_dict(), "policy": rules.policy}
+    if submission and not patches.is_patch(submission):
+        return Grade(False, "not_a_patch", **facts, log=submission[:LOG_TAIL_CHARACTERS], seconds=time.monotonic() - started)
+    if hidden is None:
+        repository.set_aside(dataset, task, sandbox)
+    else:
+        repository.begin_again(dataset, task, sandbox, hidden)
+    before = protected.snapshot(dataset, task, sandbox, keep=True)
+    if submission:
+        facts["applied_by"], said = patches.apply(submission, sandbox)
+        if not facts["applied_by"]:
+            return Grade(False, "patch_failed", **facts, log=said, seconds=time.monotonic() - started)
+        facts["touched"] = before.changed(protected.snapshot(dataset, task, sandbox))
+        if facts["touched"] and rules.policy == "reject":
+            return Grade(False, "rejected", **facts, seconds=time.monotonic() - started)
+        # The row's own tests are restored under any policy.
+        back = facts["touched"] if rules.policy == "strip" else [path for path in facts["touched"] if path.removeprefix("./") in dataset.test_files(task)]
+        if back:
+            protected.restore(dataset, task, sandbox, back)
+    repository.bring_back(dataset, task, sandbox)
+    ran, limit = _run(dataset, task, sandbox, rules)
+    if log_file:
+        log_file.write_text(ran.log, errors="surrogateescape")
+        facts["log_path"] = str(log_file)
+    if rules.command:
+        facts["given_reward"] = 0.0 if limit else _printed_reward(task, ran)
+    outcomes = {} if limit or rules.command else dataset.outcomes(task, ran)
+    named = {side: expected_outcomes(getattr(task, side), outcomes) for side in ("fail_to_pass", "pass_to_pass")}
     return Grade(
-        resolved=not result.limit and resolved(outcomes, task.fail_to_pass, task.pass_to_pass),
+        resolved=facts["given_reward"] >= 1.0 if rules.command else not limit and dataset.resolved(task, outcomes),
         status="graded",
-        applied_by=applied_by,
-        tests={test: outcomes.get(test, "MISSING") for test in wanted},
-        limit=result.limit,
-        log=result.output[-LOG_TAIL_CHARACTERS:],
+        tests=named["fail_to_pass"] | named["pass_to_pass"],
+        **named,
+        **facts,
+        limit=limit,
+        log=ran.log[-LOG_TAIL_CHARACTERS:],
         seconds=time.monotonic() - started,
     )
 
 
-def prepare(task: Task, sandbox: Sandbox) -> None:
-    """Make the agent's repository: the bug is in, the row's failing tests are out, and the history holds one commit.
-
-    A new repository, because the old one's objects hold the fix. Tracked files stay tracked, ignored or not.
-    Raises GraderError where the row's patch does not apply.
-    """
-    apply_bug(task, sandbox)
-    hidden = " ".join(shlex.quote(file) for file in sorted({test.split("::")[0] for test in task.fail_to_pass}))
-    identity = "-c user.name=base -c user.email=base@localhost"
-    _must(
-        sandbox,
-        task,
-        f"git rm -q --cached --ignore-unmatch -- {hidden} && rm -f -- {hidden} && git ls-files -z >/tmp/.tracked && rm -rf .git {BUG}"
-        f" && git init -q && git add -f --pathspec-from-file=/tmp/.tracked --pathspec-file-nul"
-        f" && git {identity} commit -q -m base && rm /tmp/.tracked",
-    )
+def _printed_reward(task: Task, ran: Ran) -> float:
+    last = next((line for line in reversed(ran.log.splitlines()) if line.strip()), "")
+    try:
+        reward = float(last)
+    except ValueError:
+        reward = math.nan
+    if ran.returncode != 0 or not 0.0 <= reward <= 1.0:
+        raise GraderError(
+            f"row {task.task_id}: AGENT_SERVER_REWARD_COMMAND must end with 0 and print a number from 0 to 1 as its last line;"
+            f" it ended with {ran.returncode} and printed {last!r:.200}"
+        )
+    return reward
 
 
-def collect_diff(sandbox: Sandbox) -> str:
-    """The agent's changes to its repository, new files included, as a patch; empty when it changed nothing."""
-    result = sandbox.run("git add -A && git diff --cached --binary HEAD", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    return result.output if result.returncode == 0 else ""
+def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules) -> tuple[Ran, str]:
+    """What the tests left, and the limit that ended them early."""
+    nonce = secrets.token_hex(8)
+    script, log, report = (f"/tmp/.{kind}.{nonce}" for kind in ("tests.sh", "log", "xml"))
+    sandbox.write_file(script, rules.command or dataset.script(task))
+    # pytest reads these options wherever the script starts it. The report's name is new each time, so nothing can lie there before.
+    addopts = f"PYTEST_ADDOPTS='--junitxml={report} -o junit_family=xunit1 -p no:cacheprovider'"
+    try:
+        result = sandbox.run(f"{addopts} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s)
+    except SandboxLimitExceeded as exceeded:
+        return Ran("", None, 137), exceeded.limit
+    if result.limit == "time":
+        said = read_file(sandbox, log)[-LOG_TAIL_CHARACTERS:]
+        raise GraderTimeout(
+            f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said}"
+        )
+    xml = read_file(sandbox, report)
+    return Ran(read_file(sandbox, log), parse_junit(xml, dataset.test_files(task)) if xml else None, result.returncode), result.limit
 
 
-def apply_bug(task: Task, sandbox: Sandbox) -> None:
-    """Put the row's bug into the image's repository. Raises GraderError."""
-    if task.bug_patch:
-        sandbox.write_file(BUG, task.bug_patch)
-        _must(sandbox, task, f"git apply {BUG}")
-
-
-def _apply(task: Task, sandbox: Sandbox) -> str:
-    exclude = " ".join(f"--exclude={shlex.quote(file)}" for file in task.test_files())
-    for name, command in LADDER.items():
-        if sandbox.run(command.format(exclude=exclude), cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S).returncode == 0:
-            return name
-    return ""
-
-
-def _must(sandbox: Sandbox, task: Task, command: str) -> None:
-    result = sandbox.run(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    if result.returncode != 0:
-        raise GraderError(f"row {task.task_id}: its image and its patch do not fit: {result.output[-500:]}")
+def read_file(sandbox: Sandbox, path: str) -> str:
+    """A text file of the sandbox, up to MOST_READ_BYTES of its end; "" where there is none."""
+    packed, start = b"", 1
+    while True:
+        command = f"[ -f {path} ] && tail -c {MOST_READ_BYTES} {path} | gzip -c | tail -c +{start} | head -c {CHUNK_BYTES} | base64 -w0"
+        result: CommandResult = sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
+        chunk = base64.b64decode(result.output) if result.returncode == 0 else b""
+        packed, start = packed + chunk, start + len(chunk)
+        if len(chunk) < CHUNK_BYTES:
+            break
+    try:
+        return gzip.decompress(packed).decode(errors="replace") if packed else ""
+    except (OSError, EOFError) as torn:
+        raise GraderError(f"{path} cannot be read from the sandbox: {torn}") from torn

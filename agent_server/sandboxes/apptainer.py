@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from agent_server.sandboxes.binds import Binds
 from agent_server.sandboxes.leftovers import write_label
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
@@ -49,9 +50,10 @@ def check_image(path: Path) -> None:
 
 
 def start(
-    image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float, limits: Limits | None = None, network: bool = False
+    image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float, limits: Limits | None = None, network: bool = False,
+    binds: Binds = (),
 ) -> PersistentShell:
-    """A running sandbox of `image`, labelled in `scratch`, with the host's network or none. Raises ImageMissing, ImageCorrupt,
+    """A running sandbox of `image`, labelled in `scratch`, with the host's network or none, and `binds` to be read. Raises ImageMissing, ImageCorrupt,
     SandboxStartFailed; leaves nothing of a failed start."""
     check_image(image)
     program = find_apptainer()
@@ -59,6 +61,8 @@ def start(
     argv += [] if network else ["--net", "--network", "none"]
     # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot ask for full capabilities, and no task needs any.
     argv += ["--no-privs"] if os.geteuid() == 0 else []
+    for host, inside in binds:
+        argv += ["--bind", f"{host}:{inside}:ro"]
     for name, value in env.items():
         argv += ["--env", f"{name}={value}"]
     # Apptainer keeps its search path and settings where the sandbox can read them, and APPTAINER_ variables of the host

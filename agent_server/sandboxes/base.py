@@ -39,6 +39,9 @@ class Sandbox(Protocol):
     def write_file(self, path: str, content: str) -> None:
         """Put text at an absolute path inside, replacing what is there."""
 
+    def end_background(self) -> None:
+        """End what earlier commands left running."""
+
     def used(self) -> Used:
         """So far; also answered after the sandbox has died."""
 

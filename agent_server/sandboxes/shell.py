@@ -107,6 +107,10 @@ class PersistentShell:
         if status != 0:
             raise SandboxDied(f"could not write {path} inside the sandbox (status {status}): {self._said()}")
 
+    def end_background(self) -> None:
+        """See Sandbox.end_background."""
+        kill_younger(self.pid, 0, self._spare)
+
     def used(self) -> Used:
         """See Sandbox.used. Nothing without limits, as nobody looks then, and nothing when the watchdog has died."""
         try:

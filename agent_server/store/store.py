@@ -305,6 +305,8 @@ def _end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any)
         of_group = (row["run_id"], row["mode"], row["group_id"])
         db.execute("UPDATE leases SET completed = 1 WHERE run_id = ? AND mode = ? AND group_id = ?", of_group)
     about = {name: row[name] for name in ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes") if row[name] is not None}
+    if row["grade"]:
+        about["resolved"] = json.loads(row["grade"]).get("resolved", False)
     about |= {name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))}
     _event(db, session_id, str(status), about | {"total_s": round(now - row["created_at"], 3)})
 

@@ -1,77 +1,135 @@
-"""The task rows of a dataset, by mode, as typed records.
+"""What tasks there are, by mode: ids and images in memory, the rows themselves in their files.
 
 Invariant: a row that could not be run or graded is refused when the server starts, by its id and the reason.
 """
 
 import difflib
 import json
-from dataclasses import asdict, dataclass
+import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
-
+from agent_server.config import Settings
+from agent_server.grading import plug
+from agent_server.grading.dataset import Dataset
+from agent_server.tasks.rows import Rows, open_rows
+from agent_server.tasks.task import Task
 from client.errors import ConfigError, NotFound
 from client.wire import Mode
 
-COLUMNS = ("instance_id", "image_name", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS", "test_cmd")
 MODES: tuple[Mode, ...] = ("train", "eval")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A SWE-smith-style row: `bug_patch` applied to the image's repository makes the bug. The two test lists hold test ids
-    as the test runner prints them: those that must turn from failing to passing, and those that must stay passing."""
-
-    task_id: str
-    image_name: str
-    problem_statement: str
-    bug_patch: str
-    fail_to_pass: tuple[str, ...]
-    pass_to_pass: tuple[str, ...]
-    test_command: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Task":
-        lists = {name: tuple(fields[name]) for name in ("fail_to_pass", "pass_to_pass")}
-        return cls(**(fields | lists))
-
-    def test_files(self) -> tuple[str, ...]:
-        """Files that hold the row's tests, by the part of a test id before `::`."""
-        return tuple(sorted({test.split("::")[0] for test in (*self.fail_to_pass, *self.pass_to_pass)}))
+KEPT_TASKS = 256  # the samples of a group ask for one row soon after each other
+FAULTS_SHOWN = 10
+PROBLEM = "problem_statement"
 
 
 class Catalog:
     """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file that serves both modes.
+    `dataset`: see agent_server.grading.plug. `exclude`: a report of `python -m agent_server golden`; rows that failed there are
+    left out. `default_image`: of rows that name none. Raises ConfigError for a missing file, a missing column or rows that cannot be graded."""
 
-    Raises ConfigError for a missing file, a missing column or a row that cannot be graded.
-    """
-
-    def __init__(self, data_path: Path):
-        self.tasks: dict[Mode, dict[str, Task]] = {}
-        by_file: dict[Path, dict[str, Task]] = {}
+    def __init__(self, data_path: Path, dataset: str = plug.AUTO, exclude: Path | None = None, default_image: str = ""):
+        excluded = _excluded(exclude) if exclude else frozenset()
+        by_file: dict[Path, _File] = {}
+        self._files: dict[Mode, _File] = {}
         for mode in MODES:
             path = _file_of(data_path, mode)
             if path not in by_file:
-                by_file[path] = _read(path)
-            self.tasks[mode] = by_file[path]
+                by_file[path] = _File(path, dataset, excluded, default_image)
+            self._files[mode] = by_file[path]
 
     def ids(self, mode: Mode) -> list[str]:
         """Row ids of a mode in file order."""
-        return list(self.tasks[mode])
+        return list(self._files[mode].numbers)
 
-    def get(self, mode: Mode, task_id: str) -> Task:
+    def check(self, mode: Mode, task_id: str) -> None:
         """Raises NotFound, with the nearest id there is."""
-        if task := self.tasks[mode].get(task_id):
-            return task
-        near = difflib.get_close_matches(task_id, self.tasks[mode], n=1)
+        numbers = self._files[mode].numbers
+        if task_id in numbers:
+            return
+        near = difflib.get_close_matches(task_id, numbers, n=1)
         raise NotFound(f"no {mode} task {task_id!r}" + (f"; did you mean {near[0]!r}?" if near else ""), field="task_id")
 
+    def get(self, mode: Mode, task_id: str) -> Task:
+        """Raises NotFound."""
+        self.check(mode, task_id)
+        return self._files[mode].task(task_id)
+
+    def whole(self, mode: Mode, task_id: str) -> tuple[dict[str, Any], Dataset, Task]:
+        """A row with all its columns, its class and its task. Raises NotFound."""
+        self.check(mode, task_id)
+        file = self._files[mode]
+        return file.row(task_id), file.dataset, file.task(task_id)
+
     def image_names(self) -> set[str]:
-        return {task.image_name for tasks in self.tasks.values() for task in tasks.values()}
+        return set().union(*(file.images for file in self._files.values()))
+
+    def datasets(self) -> set[str]:
+        """Names of the classes that know the rows."""
+        return {file.dataset.name for file in self._files.values()}
+
+
+class _File:
+    def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str):
+        self._default_image = default_image
+        self.rows: Rows = open_rows(path)
+        self.numbers: dict[str, int] = {}
+        self.images: set[str] = set()
+        if not self.rows.columns:
+            raise ConfigError(f"{path} has no rows; a mode needs at least one task")
+        self.dataset = plug.recognise(self.rows.read(0), str(path)) if dataset == plug.AUTO else plug.load(dataset)
+        if lacking := self.dataset.columns - self.rows.columns:
+            raise ConfigError(f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name}; it has {', '.join(sorted(self.rows.columns))}")
+        self._look_through(path, excluded)
+        self._tasks: OrderedDict[str, Task] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def task(self, task_id: str) -> Task:
+        with self._lock:
+            if task_id not in self._tasks:
+                self._tasks[task_id] = self.dataset.task(self.row(task_id))
+            self._tasks.move_to_end(task_id)
+            if len(self._tasks) > KEPT_TASKS:
+                self._tasks.popitem(last=False)
+            return self._tasks[task_id]
+
+    def row(self, task_id: str) -> dict[str, Any]:
+        return self._with_image(self.rows.read(self.numbers[task_id]))
+
+    def _with_image(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row if self.dataset.image(row) or not self._default_image else row | {"image": self._default_image}
+
+    def _look_through(self, path: Path, excluded: frozenset[str]) -> None:
+        faults = []
+        for number, row in enumerate(self.rows.glances(self.dataset.wanted, self.dataset.texts)):
+            row = self._with_image(row)
+            task_id = self.dataset.task_id(row)
+            if task_id in excluded:
+                continue
+            try:
+                fault = self.dataset.fault(row) if task_id else "it has no instance_id"
+                if not fault and PROBLEM in self.dataset.texts and not row.get(PROBLEM):
+                    fault = f"its {PROBLEM} is empty"
+            except (ValueError, TypeError) as unreadable:
+                fault = str(unreadable)
+            if task_id in self.numbers:
+                fault = "its instance_id stands twice"
+            if fault:
+                faults.append(f"row {task_id or number!r}: {fault}")
+            self.numbers[task_id] = number
+            self.images.add(self.dataset.image(row))
+        if faults:
+            shown = "\n  ".join(faults[:FAULTS_SHOWN])
+            more = f"\n  and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+            raise ConfigError(f"{path}: {len(faults)} rows cannot be graded; fill what they lack or drop them:\n  {shown}{more}")
+        if not self.numbers:
+            raise ConfigError(f"{path} has no rows but those excluded; a mode needs at least one task")
+
+
+def open_catalog(settings: Settings) -> Catalog:
+    """Of the rows that the settings name. Raises ConfigError."""
+    return Catalog(settings.data_path, settings.dataset, settings.exclude, settings.default_image)
 
 
 def _file_of(data_path: Path, mode: Mode) -> Path:
@@ -85,45 +143,8 @@ def _file_of(data_path: Path, mode: Mode) -> Path:
     )
 
 
-def _read(path: Path) -> dict[str, Task]:
+def _excluded(report: Path) -> frozenset[str]:
     try:
-        if path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-            columns = set(rows[0]) if rows else set()
-        else:
-            table = parquet.read_table(path)
-            rows, columns = table.to_pylist(), set(table.column_names)
-    except (OSError, ValueError) as unreadable:
-        raise ConfigError(f"{path} cannot be read as {path.suffix.lstrip('.')}: {unreadable}") from unreadable
-    if missing := [name for name in COLUMNS if name not in columns]:
-        raise ConfigError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(sorted(columns)) or 'none'}")
-    if not rows:
-        raise ConfigError(f"{path} has no rows; a mode needs at least one task")
-    tasks: dict[str, Task] = {}
-    for row in rows:
-        task = _task(row, path)
-        if task.task_id in tasks:
-            raise ConfigError(f"{path}: instance_id {task.task_id!r} stands twice; ids must be unique")
-        tasks[task.task_id] = task
-    return tasks
-
-
-def _task(row: dict[str, Any], path: Path) -> Task:
-    task = Task(
-        task_id=str(row["instance_id"]),
-        image_name=str(row["image_name"] or ""),
-        problem_statement=str(row["problem_statement"] or ""),
-        bug_patch=str(row["patch"] or ""),
-        fail_to_pass=_test_ids(row["FAIL_TO_PASS"]),
-        pass_to_pass=_test_ids(row["PASS_TO_PASS"]),
-        test_command=str(row["test_cmd"] or ""),
-    )
-    for name, value in {"image_name": task.image_name, "FAIL_TO_PASS": task.fail_to_pass, "test_cmd": task.test_command}.items():
-        if not value:
-            raise ConfigError(f"{path}: row {task.task_id!r} cannot be graded, its {name} is empty; fill it or drop the row")
-    return task
-
-
-def _test_ids(value: Any) -> tuple[str, ...]:
-    """Datasets hold the list as a list or as its JSON text."""
-    return tuple(json.loads(value)) if isinstance(value, str) and value else tuple(value or ())
+        return frozenset(json.loads(report.read_text())["excluded"])
+    except (OSError, ValueError, KeyError, TypeError) as unreadable:
+        raise ConfigError(f"AGENT_SERVER_EXCLUDE={report} is no report of `python -m agent_server golden`: {unreadable!r}") from unreadable

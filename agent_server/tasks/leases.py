@@ -27,7 +27,7 @@ class Leases:
             "SELECT task_id FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?", (request.run_id, request.mode, request.group_id)
         ).fetchone()
         if request.task_id:
-            self._catalog.get(request.mode, request.task_id)
+            self._catalog.check(request.mode, request.task_id)
             if held is None:
                 self._insert(db, request, request.task_id, None)
             return request.task_id

@@ -22,7 +22,7 @@ from agent_server.executors.local import LocalExecutor
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.store.store import Store
-from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.catalog import open_catalog
 from agent_server.worker import Job
 from client.wire import SessionRequest
 
@@ -81,7 +81,8 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
         folder.mkdir(parents=True)
     store, executor = Store(settings.work_dir), LocalExecutor(settings)
     store.set_limits(settings.limits)
-    task = next(iter(Catalog(settings.data_path).tasks["train"].values()))
+    catalog = open_catalog(settings)
+    task = catalog.get("train", catalog.ids("train")[0])
     executor.start()
     with socket.socket() as silent:  # a model that never answers keeps the workers where they are
         silent.bind(("127.0.0.1", 0))

@@ -22,6 +22,7 @@ from agent_server.sandboxes.processes import look_up
 from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
+from tests.agent_server.real_rows import Made, make_all
 from tests.scripted_model import ScriptedModel, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,6 +174,13 @@ def model() -> Iterator[ScriptedModel]:
 @pytest.fixture(scope="session")
 def demo_image() -> Path:
     return DEMO / "images" / "demo__quickstart__1.sif"
+
+
+@pytest.fixture(scope="session")
+def six(demo_image, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
+    """The images' folder and a task of each of the six formats, by the name of its file."""
+    images, made = make_all(demo_image, tmp_path_factory.mktemp("six") / "made")
+    return images, {row.path.stem: row for row in made}
 
 
 @pytest.fixture(autouse=True)

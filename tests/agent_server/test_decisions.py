@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.config import Settings
+from agent_server.grading import plug
 from agent_server.grading.outcomes import parse_pytest_summary, resolved
 from agent_server.scheduler import admissions
 from agent_server.store.store import Fenced, Store
-from agent_server.tasks.catalog import Catalog, Task
+from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.leases import Leases
+from agent_server.tasks.task import Task
 from client.errors import Cancelled, ConfigError, InvalidRequest, NotFound, WorkerLost
 from client.wire import SessionRequest, Status
 
@@ -38,7 +40,7 @@ def test_admissions_are_fifo_and_never_over_the_limit(queued, running, limits):
 
 def write_rows(folder, n: int) -> None:
     rows = [
-        {"instance_id": f"t{i}", "image_name": "i", "problem_statement": "p", "patch": "", "FAIL_TO_PASS": json.dumps([f"a::t{i}"]), "PASS_TO_PASS": [], "test_cmd": "t"}
+        {"instance_id": f"t{i}", "image_name": "i", "problem_statement": "p", "patch": "x", "FAIL_TO_PASS": json.dumps([f"a::t{i}"]), "PASS_TO_PASS": [], "test_cmd": "t"}
         for i in range(n)
     ]  # fmt: skip
     for mode in ("train", "eval"):
@@ -142,8 +144,8 @@ def test_a_reward_stands_only_on_completed_sessions(store):
 
 
 def test_a_row_keeps_its_lists_through_json():
-    task = Task("t", "i", "p", "", ("a::b", "c.py::d[x, y]"), (), "cmd")
-    assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task and task.test_files() == ("a", "c.py")
+    task = Task("t", "swesmith", "i", "p", ("a::b", "c.py::d[x, y]"), (), {"test_cmd": "cmd"})
+    assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task and plug.load("swesmith").test_files(task) == ("a", "c.py")
 
 
 def test_settings_name_the_variable_and_the_nearest(tmp_path):

@@ -64,7 +64,7 @@ def test_the_fix_is_not_in_the_agents_history(server, model):
     )
     server.run(model, [probe], key="history")
     seen = model.requests["history"][1]["messages"][-1]["content"]
-    assert f"<output>\n1\n1\nls: cannot access '{TEST_FILE}': No such file or directory\n3\n0\n" in seen, seen
+    assert f"<output>\n1\n0\nls: cannot access '{TEST_FILE}': No such file or directory\n3\n0\n" in seen, seen
 
 
 def test_repeated_format_errors_keep_their_exit_status(server, model):

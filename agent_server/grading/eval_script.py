@@ -1,0 +1,49 @@
+"""Rows that bring a script of their own: `instance_id, problem_statement, eval_script`, and an image if they like.
+
+Invariant: without a parser's name the script's exit code is the outcome, of one test called `eval_script`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_server.grading.dataset import Dataset, Ran, ids_of, text
+from agent_server.tasks.task import Task
+
+WHOLE = "eval_script"
+
+
+class EvalScript(Dataset):
+    name = "eval_script"
+    columns = frozenset({"instance_id", "problem_statement", "eval_script"})
+    wanted = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
+    texts = ("problem_statement", "eval_script")
+    kept = ("eval_script", "log_parser", "base_commit", "repo", "version")
+
+    def fault(self, row: Mapping[str, Any]) -> str:
+        if not row.get("eval_script"):
+            return "its eval_script is empty"
+        if not self.image(row):
+            return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
+        if text(row.get("log_parser")) and not ids_of(row.get("FAIL_TO_PASS")):
+            return "it has a log_parser and no FAIL_TO_PASS to look for"
+        return ""
+
+    def image(self, row: Mapping[str, Any]) -> str:
+        return text(row.get("image")) or text(row.get("image_name")) or text(row.get("docker_image"))
+
+    def task(self, row: Mapping[str, Any]) -> Task:
+        task = super().task(row)
+        if task.row["log_parser"]:
+            return task
+        return Task(task.task_id, self.name, task.image_name, task.problem_statement, (WHOLE,), (), task.row)
+
+    def script(self, task: Task) -> str:
+        return task.row["eval_script"]
+
+    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+        """By exit code, or by swebench's parser of the name that the row gives."""
+        if not task.row["log_parser"]:
+            return {WHOLE: "PASSED" if ran.returncode == 0 else "FAILED"}
+        from swebench.harness.log_parsers import PARSER_REGISTRY
+
+        return PARSER_REGISTRY[task.row["log_parser"]](ran.log, None)

@@ -1,0 +1,128 @@
+"""Rows of a parquet or JSONL file, read when they are needed.
+
+Invariant: memory holds no more of a file than the columns asked for of some rows at a time, however large its texts are.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+from client.errors import ConfigError
+
+BATCH_ROWS = 128
+BUFFER_BYTES = 1 << 18
+THERE = "..."  # stands for a text that was not read
+
+
+class Rows(Protocol):
+    """`columns`: those of the first row at least. A column that a row lacks is None in it."""
+
+    columns: frozenset[str]
+
+    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """All rows in order with the columns `wanted`, and for each column in `texts` THERE or, where it is empty, "". A list may
+        be [THERE] for whatever it holds. Raises ConfigError."""
+
+    def read(self, number: int) -> dict[str, Any]:
+        """One row, whole."""
+
+
+def open_rows(path: Path) -> Rows:
+    """Raises ConfigError for a file that is neither."""
+    try:
+        return JsonRows(path) if path.suffix == ".jsonl" else ParquetRows(path)
+    except (OSError, ValueError) as unreadable:
+        raise ConfigError(f"{path} cannot be read as {path.suffix.lstrip('.')}: {unreadable}") from unreadable
+
+
+class ParquetRows:
+    def __init__(self, path: Path):
+        self._path = path
+        with self._open() as file:
+            self.columns = frozenset(file.schema_arrow.names)
+            groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        self._starts = [sum(groups[:number]) for number in range(len(groups) + 1)]
+
+    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """See Rows. Of texts and lists only the lengths become Python objects."""
+        columns = [name for name in dict.fromkeys((*wanted, *texts)) if name in self.columns]
+        try:
+            with self._open() as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
+                    found = {name: _glance(batch.column(name), name in texts) for name in columns}
+                    for values in zip(*found.values(), strict=True):
+                        yield dict(zip(columns, values, strict=True))
+        except (OSError, ValueError) as unreadable:
+            raise ConfigError(f"{self._path} cannot be read as parquet: {unreadable}") from unreadable
+
+    def read(self, number: int) -> dict[str, Any]:
+        """See Rows."""
+        group = max(index for index, start in enumerate(self._starts[:-1]) if start <= number)
+        with self._open() as file:
+            left = number - self._starts[group]
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                if left < batch.num_rows:
+                    return batch.slice(left, 1).to_pylist()[0]
+                left -= batch.num_rows
+        raise ConfigError(f"{self._path} has fewer rows than at the start of the server; do not change it while it is used")
+
+    def _open(self) -> parquet.ParquetFile:
+        # A buffer, or a whole column of a row group is read at once, and some files have one group.
+        return parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+
+
+def _glance(column: pa.Array, is_text: bool) -> list[Any]:
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [[THERE] if length else [] for length in pc.list_value_length(column).to_pylist()]
+    if is_text and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return [THERE if length else "" for length in pc.binary_length(column).to_pylist()]
+    values = column.to_pylist()
+    return [THERE if value else "" for value in values] if is_text else values
+
+
+class JsonRows:
+    def __init__(self, path: Path):
+        self._path = path
+        self._offsets: list[int] = []
+        with path.open("rb") as file:
+            line = next((line for line in file if line.strip()), None)
+        self.columns = frozenset(_parse(line, f"{path}'s first row")) if line else frozenset()
+
+    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """See Rows."""
+        self._offsets, offset = [], 0
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    self._offsets.append(offset)
+                    row = _parse(line, f"{self._path} line {number}")
+                    yield {name: row.get(name) for name in wanted} | {name: THERE if row.get(name) else "" for name in texts}
+                offset += len(line)
+
+    def read(self, number: int) -> dict[str, Any]:
+        """See Rows; after `glances`, or of row 0."""
+        with self._path.open("rb") as file:
+            if self._offsets:
+                file.seek(self._offsets[number])
+            return _parse(next(line for line in file if line.strip()), f"{self._path} row {number}")
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    """Raises ConfigError. What pandas writes may hold NaN, which JSON does not know and Python's slower reader takes."""
+    try:
+        row = orjson.loads(line)
+    except ValueError:
+        try:
+            row = json.loads(line)
+        except ValueError as invalid:
+            raise ConfigError(f"{where} is not JSON: {invalid}") from invalid
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} is not a JSON object")
+    return row
