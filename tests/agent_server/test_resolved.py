@@ -61,6 +61,16 @@ def test_of_an_entry_that_comes_twice_in_the_report_the_worse_counts():
     case = '<testcase classname="t" name="x" file="t.py">{}</testcase>'
     assert parse_junit(f"<testsuites>{case.format('<failure/>')}{case.format('')}</testsuites>") == {"t.py::x": "FAILED"}
     assert parse_junit(f"<testsuites>{case.format('<error/>')}{case.format('<skipped/>')}</testsuites>") == {"t.py::x": "ERROR"}
+    assert parse_junit(case.format("<skipped/><failure/><skipped/>")) == {"t.py::x": "FAILED"}  # subtests
+
+
+def test_files_that_are_looked_for_go_with_the_file_of_the_entry():
+    entry = '<testcase classname="Odd.Test_it.test_low" name="x" file="base.py"/>'
+    assert parse_junit(entry, ["Odd/Test_it.py"]) == {"Odd/Test_it.py::test_low::x": "PASSED"}
+
+
+def test_lines_may_end_as_a_terminal_ends_them():
+    assert parse_pytest_summary(f"{HEAD}PASSED t.py::x\n1 passed in 1s\n".replace("\n", "\r\n")) == {"t.py::x": "PASSED"}
 
 
 BOMB = "<!DOCTYPE b [<!ENTITY a0 'aaaaaaaaaa'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 12)) + "]><b>&a11;</b>"
