@@ -89,8 +89,12 @@ def parse_junit(report: str, files: Iterable[str] = ()) -> dict[str, str]:
 
 def _junit_word(case: ElementTree.Element) -> str:
     words = {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}
-    seen = ["XFAIL" if child.get("type") == "pytest.xfail" else words[child.tag] for child in case if child.tag in words]
+    seen = ["XFAIL" if child.tag == "skipped" and _expected_failure(child) else words[child.tag] for child in case if child.tag in words]
     return max(seen, key=WORDS.index, default="PASSED")
+
+
+def _expected_failure(child: ElementTree.Element) -> bool:
+    return child.get("type", child.get("message")) in {"pytest.xfail", "expected test failure"}  # the message: pytest 3 gives no type
 
 
 def _node_id(case: ElementTree.Element, modules: Mapping[str, str]) -> str:
@@ -98,7 +102,7 @@ def _node_id(case: ElementTree.Element, modules: Mapping[str, str]) -> str:
     modules = modules | {_module(file): file} if file else modules
     if not classname:  # a file that could not be collected, or was skipped as a whole
         return modules.get(name) or _path(name.split("."))
-    parts = classname.split(".")
+    parts = [part for part in classname.split(".") if part != "()"]  # an instance, in pytest 3
     for end in range(len(parts), 0, -1):
         if path := modules.get(".".join(parts[:end])):
             return "::".join((path, *parts[end:], name))
