@@ -60,15 +60,18 @@ check_system() {
   fi
 }
 
+starter_suid() { find /usr/lib*/ /usr/libexec /usr/local/libexec -path '*apptainer/bin/starter-suid' -perm -4000 2>/dev/null | head -n 1; }
+
 check_namespaces() {
-  local what suid
-  suid=$(find /usr/lib*/ /usr/libexec /usr/local/libexec -path '*apptainer/bin/starter-suid' -perm -4000 2>/dev/null | head -n 1)
+  # Propagation unchanged: a chroot's root is no mount point.
+  local what suid new="--mount --propagation unchanged --pid --net --ipc --fork"
+  suid=$(starter_suid)
   if is_root; then
-    what=$(unshare --mount --pid --net --ipc --fork true 2>&1) && line ok namespaces "root can make mount, PID and network namespaces" && return
+    what=$(unshare $new true 2>&1) && line ok namespaces "root can make mount, PID and network namespaces" && return
     line FAIL namespaces "root cannot make namespaces: $what" "in a container, start it privileged (or with SYS_ADMIN and unconfined seccomp and AppArmor)"
   elif [ -n "$suid" ]; then
     line ok namespaces "setuid starter $suid"
-  elif what=$(unshare --user --map-root-user --mount --pid --net --ipc --fork true 2>&1); then
+  elif what=$(unshare --user --map-root-user $new true 2>&1); then
     line ok namespaces "unprivileged user namespaces"
   else
     line FAIL namespaces "no setuid starter, and user namespaces are refused: $what" \
@@ -91,17 +94,16 @@ check_apptainer() {
 
 check_squashfs() {
   local by_kernel="" by_fuse=""
-  if grep -qw squashfs /proc/filesystems || modprobe -n squashfs 2>/dev/null; then by_kernel="mounted by the kernel"; fi
-  if is_there squashfuse || is_there squashfuse_ll; then [ ! -e /dev/fuse ] || by_fuse="squashfuse"; fi
-  if [ -n "$by_kernel" ] && { is_root || [ -n "$by_fuse" ]; }; then
-    line ok squashfs "$by_kernel${by_fuse:+, or by $by_fuse}"
-  elif [ -n "$by_fuse" ]; then
-    line ok squashfs "$by_fuse"
-  elif [ -n "$by_kernel" ]; then
-    line warn squashfs "$by_kernel, for a setuid starter only; no squashfuse with /dev/fuse" "bash setup/tools.sh as root; a container also needs --device /dev/fuse"
+  # The kernel's is for root and setuid starters; in a user namespace there is squashfuse alone.
+  if is_root || [ -n "$(starter_suid)" ]; then
+    if grep -qw squashfs /proc/filesystems || modprobe -n squashfs 2>/dev/null; then by_kernel="mounted by the kernel"; fi
+  fi
+  if is_there squashfuse || is_there squashfuse_ll; then [ ! -w /dev/fuse ] || by_fuse="mounted by squashfuse"; fi
+  if [ -n "$by_kernel$by_fuse" ]; then
+    line ok squashfs "$by_kernel${by_kernel:+${by_fuse:+, or }}$by_fuse"
   else
-    line FAIL squashfs "the kernel knows none, and there is no squashfuse with /dev/fuse" \
-      "modprobe squashfs, or bash setup/tools.sh as root (a container also needs --device /dev/fuse); or unpack the images to folders"
+    line FAIL squashfs "no way to mount it: $(is_there squashfuse && echo "/dev/fuse cannot be opened by this user" || echo "squashfuse is missing"), and the kernel's is missing or needs root" \
+      "as root: bash setup/tools.sh, chmod 666 /dev/fuse, modprobe squashfs (a container: --device /dev/fuse); or unpack the images to folders"
   fi
 }
 
@@ -205,7 +207,7 @@ check_proxies() {
 check_packages() {
   local python=$root/.venv/bin/python missing folder remedy="bash setup/setup.sh agents"
   if ! [ -x "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    line FAIL venv "no .venv with Python 3.11 or later in $root" "$remedy"
+    line FAIL venv "$([ -e "$root/.venv" ] && echo "this user can run no Python 3.11 or later" || echo "there is nothing") in $root/.venv" "$remedy"
     return 1
   fi
   folder=$(mktemp -d) || { line FAIL venv "no temporary folder can be made" "make \${TMPDIR:-/tmp} writable"; return 1; }

@@ -182,17 +182,24 @@ def test_namespaces_that_are_refused(check, programs: World):
 
 
 def test_another_user_needs_user_namespaces(check, programs: World):
+    programs.add("squashfuse")
     programs.stub("id", "echo 1000")
     programs.stub("find", "")  # no setuid starter
     programs.stub("unshare", "echo unshare: unshare failed: Operation not permitted >&2; exit 1")
     assert_only(check(PATH=str(programs.programs)), "namespaces", "no setuid starter, and user namespaces are refused", "sysctl -w")
 
 
+def test_another_user_needs_squashfuse(check, programs: World):
+    programs.stub("id", "echo 1000")
+    programs.stub("find", "")  # no setuid starter
+    assert_only(check(PATH=str(programs.programs)), "squashfs", "squashfuse is missing, and the kernel's is missing or needs root", "bash setup/tools.sh")
+
+
 def test_without_packages_it_says_how_to_get_them(check, tmp_path: Path):
     shutil.copytree(ROOT / "setup", tmp_path / "checkout" / "setup")
     script = tmp_path / "checkout" / "setup" / "check.sh"
     table = check(script=script)
-    assert_only(table, "venv", "no .venv", "bash setup/setup.sh agents")
+    assert_only(table, "venv", "there is nothing in", "bash setup/setup.sh agents")
     assert {table.status[name] for name in OF_PYTHON} == {"warn"}
     assert check("--session", script=script).failed == ["venv", "session"]
 
@@ -221,6 +228,16 @@ def test_a_demo_that_is_not_built_fails_only_where_it_is_asked_for(check, tmp_pa
     table = check("--session", SWE_RL_CACHE=str(tmp_path / "empty"))
     assert_only(table, "session", "demo's rows are not there", "bash setup/demo_image.sh")
     assert table.status["rows"] == table.status["sandbox"] == "warn"
+
+
+def test_a_session_whose_right_fix_earns_nothing_fails(check, tmp_path: Path, demo_cache: Path):
+    demo = tmp_path / "cache" / "demo"
+    (demo / "tasks").mkdir(parents=True)
+    (demo / "images").symlink_to(demo_cache / "images")
+    row = parquet.read_table(demo_cache / "tasks" / "train.parquet").to_pylist()[0]
+    for mode in ("train", "eval"):
+        (demo / "tasks" / f"{mode}.jsonl").write_text(json.dumps(row | {"FAIL_TO_PASS": [*row["FAIL_TO_PASS"], f"{row['file']}::test_nowhere"]}) + "\n")
+    assert_only(check("--session", SWE_RL_CACHE=str(demo.parent)), "session", f"the right fix of {row['instance_id']} earned 0.0", "build the demo anew")
 
 
 def test_a_proxy_that_takes_loopback_is_a_warning(check):
