@@ -156,7 +156,10 @@ def sandbox_line(node: Node) -> Line:
     except StackError:
         return Line(WARN, "sandbox", "not tried: there is no apptainer", "see the line apptainer")
     if not (image := node.an_image()):
-        return Line(WARN, "sandbox", "not tried: there is no image", "put the rows' images into R2E_SIF_DIR, or bash setup/demo_image.sh .venv/bin/python .cache/demo")
+        return Line(
+            WARN, "sandbox", "not tried: there is no image",
+            "put the rows' images into R2E_SIF_DIR, or bash setup/demo_image.sh .venv/bin/python .cache/demo",
+        )
     settings, remedy = node.settings, "bash setup/apptainer.sh as root; then see the lines namespaces, squashfs, memory and loops"
     with tempfile.TemporaryDirectory(prefix="swe-rl-check-") as scratch:
         started = time.monotonic()
@@ -175,7 +178,10 @@ def sandbox_line(node: Node) -> Line:
     if result.returncode != 0:
         return Line(FAIL, "sandbox", f"{image.name}: `true` ended with {result.returncode}: {result.output}", remedy)
     if left := living_after(GONE_S):
-        return Line(FAIL, "sandbox", f"{image.name}: processes outlived it: {left}", "bash setup/apptainer.sh as root; apptainer must give a sandbox a PID namespace")
+        return Line(
+            FAIL, "sandbox", f"{image.name}: processes outlived it: {left}",
+            "bash setup/apptainer.sh as root; apptainer must give a sandbox a PID namespace",
+        )
     return Line(OK, "sandbox", f"{image.name} started, ran `true` and stopped in {seconds:.2f} s")
 
 
@@ -193,7 +199,10 @@ def loops_line(node: Node) -> Line:
     needed = node.settings.train_concurrency + node.settings.eval_concurrency
     found = f"{used} in use, none leaked, apptainer takes at most {most}"
     if not Path("/dev/loop-control").exists():
-        return Line(WARN, "loops", "there is no /dev/loop-control", "modprobe loop (a container: --privileged); without it images must be mounted by squashfuse or be folders")
+        return Line(
+            WARN, "loops", "there is no /dev/loop-control",
+            "modprobe loop (a container: --privileged); without it images must be mounted by squashfuse or be folders",
+        )
     if used >= most:
         return Line(FAIL, "loops", found, f"let go what is not used (losetup -a, losetup -d), or raise `max loop devices` in {APPTAINER_CONF}")
     if most - used < needed:
@@ -215,7 +224,10 @@ def port_line(settings: Settings) -> Line:
     try:
         check_port(settings)
     except (ConfigError, OSError) as wrong:
-        return Line(FAIL, "port", str(wrong), "`ss -ltnp` shows who listens; stop it, or set AGENT_SERVER_PORT (and AGENT_SERVER_HOST to an address of this machine)")
+        return Line(
+            FAIL, "port", str(wrong),
+            "`ss -ltnp` shows who listens; stop it, or set AGENT_SERVER_PORT (and AGENT_SERVER_HOST to an address of this machine)",
+        )
     return Line(OK, "port", f"{settings.address} is free")
 
 
@@ -224,9 +236,15 @@ def clock_line() -> Line:
     timex = (ctypes.c_char * TIMEX_BYTES)()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     if state < 0:
-        return Line(WARN, "clock", f"its state cannot be read: {os.strerror(ctypes.get_errno())}", "see `timedatectl` on the host that it is NTP-synchronised")
+        return Line(
+            WARN, "clock", f"its state cannot be read: {os.strerror(ctypes.get_errno())}",
+            "see `timedatectl` on the host that it is NTP-synchronised",
+        )
     if state == TIME_ERROR:
-        return Line(WARN, "clock", "not synchronised by NTP", "run chrony or systemd-timesyncd on the host; time limits are monotonic, but logs and TLS need the time of day")
+        return Line(
+            WARN, "clock", "not synchronised by NTP",
+            "run chrony or systemd-timesyncd on the host; time limits are monotonic, but logs and TLS need the time of day",
+        )
     off_by = int.from_bytes(timex.raw[MICROSECONDS_OFFSET : MICROSECONDS_OFFSET + 8], sys.byteorder, signed=True)
     return Line(OK, "clock", f"synchronised, to within {off_by / 1e6:.2g} s")
 
@@ -243,7 +261,10 @@ def skew_line(name: str, url: str) -> Line:
     except (requests.RequestException, KeyError, ValueError) as lost:
         return Line(WARN, name, f"{url} gives no date: {type(lost).__name__}: {lost}", "is it up, and the URL right? Its clock was not compared")
     if abs(here - there) > SKEW_S:
-        return Line(WARN, name, f"{url} is {there - here:+.0f} s from this machine's clock", "synchronise both by NTP: logs of the two cannot be laid side by side")
+        return Line(
+            WARN, name, f"{url} is {there - here:+.0f} s from this machine's clock",
+            "synchronise both by NTP: logs of the two cannot be laid side by side",
+        )
     return Line(OK, name, f"{url} is within {SKEW_S:g} s of this machine's clock")
 
 

@@ -61,7 +61,10 @@ def run_session(demo: Path) -> str:
     if view.status is not Status.COMPLETED:
         raise SessionFault(f"the session is {view.status}: {view.error}", LOOK_ABOVE)
     if view.reward != 1.0:
-        raise SessionFault(f"the right fix of {task.task_id} earned {view.reward}, not 1 ({view.agent_exit_status})", f"build the demo anew: rm -r {demo}, then {BUILD_DEMO}")
+        raise SessionFault(
+            f"the right fix of {task.task_id} earned {view.reward}, not 1 ({view.agent_exit_status})",
+            f"build the demo anew: rm -r {demo}, then {BUILD_DEMO}",
+        )
     left += [f"/dev/{device}" for device in unconfigured((demo / "images").resolve())]
     if left:
         raise SessionFault(f"reward 1, but this outlived the server and was ended or is still there: {', '.join(left)}", LOOK_ABOVE)
