@@ -6,6 +6,7 @@ Invariant: what cannot work is said here, before a port is open: settings, rows,
 import os
 import socket
 import sys
+from pathlib import Path
 
 from agent_server import golden, logs
 from agent_server.agents import plug
@@ -50,20 +51,26 @@ def check(settings: Settings) -> None:
     """Raises the first thing that would keep a session from running."""
     apptainer.find_apptainer()
     plug.load(settings)
-    paths = {name: apptainer.image_path(settings.sif_dir, name) for name in sorted(open_catalog(settings).image_names())}
-    if missing := [name for name, path in paths.items() if not path.exists()]:
-        shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])
-        raise ImageMissing(
-            f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={settings.sif_dir}: {shown}"
-            f"{', ...' if len(missing) > MISSING_SHOWN else ''}; fetch or build them there, or drop the rows"
-        )
-    for path in paths.values():
-        apptainer.check_image(path)
+    check_images(settings.sif_dir, open_catalog(settings).image_names())
     try:
         settings.work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
         raise StorageError(f"AGENT_SERVER_WORK_DIR={settings.work_dir} cannot be made: {refused}") from refused
-    _check_port(settings)
+    check_port(settings)
+
+
+def check_images(sif_dir: Path, names: set[str]) -> list[Path]:
+    """Where the images of these names lie. Raises ImageMissing, ImageCorrupt."""
+    paths = {name: apptainer.image_path(sif_dir, name) for name in sorted(names)}
+    if missing := [name for name, path in paths.items() if not path.exists()]:
+        shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])
+        raise ImageMissing(
+            f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={sif_dir}: {shown}"
+            f"{', ...' if len(missing) > MISSING_SHOWN else ''}; fetch or build them there, or drop the rows"
+        )
+    for path in paths.values():
+        apptainer.check_image(path)
+    return list(paths.values())
 
 
 def describe() -> str:
@@ -74,7 +81,8 @@ def describe() -> str:
     )
 
 
-def _check_port(settings: Settings) -> None:
+def check_port(settings: Settings) -> None:
+    """Raises ConfigError where the server could not listen."""
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,7 @@
 """The model that conformance sessions talk to: OpenAI-compatible, on the standard library, and holding its answers as long as it is told.
 
-Invariant: a call belongs to the talk whose name stands in its path (base_url ends with it) or in its bearer token; every answer is the
-agent's submit command, so that a released session ends.
+Invariant: a call belongs to the talk whose name stands in its path (base_url ends with it) or in its bearer token; the answers
+are that talk's commands in turn, then the agent's submit command again and again, so that a released session ends.
 """
 
 import json
@@ -35,6 +35,7 @@ class Talk:
 
     name: str
     base_url: str
+    commands: tuple[str, ...] = ()
     released: threading.Event = field(default_factory=threading.Event)
     calls: list[Call] = field(default_factory=list)
     open_calls: int = 0
@@ -47,9 +48,9 @@ class Model:
         self.url = url
         self._talks: dict[str, Talk] = {}
 
-    def talk(self, name: str, *, released: bool) -> Talk:
-        """A new talk. Not released, it holds every call until `released` is set."""
-        talk = self._talks[name] = Talk(name, f"{self.url}/{name}")
+    def talk(self, name: str, *, released: bool, commands: tuple[str, ...] = ()) -> Talk:
+        """A new talk, which tells the agent these commands before it submits. Not released, it holds every call until `released` is set."""
+        talk = self._talks[name] = Talk(name, f"{self.url}/{name}", commands)
         if released:
             talk.released.set()
         return talk
@@ -73,19 +74,20 @@ class Model:
             while not talk.released.wait(LOOK_S):
                 if _closed(connection):
                     return None
-            return completion(body, len(talk.calls))
+            number = len(talk.calls)
+            return completion(body, number, talk.commands[number - 1] if number <= len(talk.commands) else SUBMIT)
         finally:
             talk.open_calls -= 1
 
 
-def completion(request: dict, number: int) -> dict[str, Any]:
-    """A chat completion that submits: by the first tool that the request offers, or in a ```bash block."""
-    message: dict[str, Any] = {"role": "assistant", "content": f"```bash\n{SUBMIT}\n```"}
+def completion(request: dict, number: int, command: str = SUBMIT) -> dict[str, Any]:
+    """A chat completion that has this command run: by the first tool that the request offers, or in a ```bash block."""
+    message: dict[str, Any] = {"role": "assistant", "content": f"```bash\n{command}\n```"}
     if tools := request.get("tools"):
         function = tools[0]["function"]
         parameters = function.get("parameters", {})
         argument = next(iter([*parameters.get("required", ()), *parameters.get("properties", ())]), "command")
-        told = {"name": function["name"], "arguments": json.dumps({argument: SUBMIT})}
+        told = {"name": function["name"], "arguments": json.dumps({argument: command})}
         message |= {"content": None, "tool_calls": [{"id": f"call_{number}", "type": "function", "function": told}]}
     return {
         "id": f"conformance-{number}", "object": "chat.completion", "created": int(time.time()), "model": request.get("model", "policy"),

@@ -23,18 +23,19 @@ class LoopSweep:
 
     def sweep(self) -> list[str]:
         """Let go of what is unconfigured now and was at the last call; returns the devices' names."""
-        found = set(self._unconfigured())
+        found = set(unconfigured(self._images))
         left = sorted(found & self._suspects)
         self._suspects = found
         return [name for name in left if _detach(name)]
 
-    def _unconfigured(self) -> list[str]:
-        """Apptainer sets an offset and `autoclear` on every device that it uses."""
-        return [
-            loop.parent.name
-            for loop in BLOCK_DEVICES.glob("loop*/loop")
-            if self._images in Path(_read(loop / "backing_file")).parents and _read(loop / "autoclear") == _read(loop / "offset") == "0"
-        ]
+
+def unconfigured(images: Path) -> list[str]:
+    """Devices of images in that folder (resolved) that lack the offset and the `autoclear` that Apptainer sets on every one it uses."""
+    return [
+        loop.parent.name
+        for loop in BLOCK_DEVICES.glob("loop*/loop")
+        if images in Path(_read(loop / "backing_file")).parents and _read(loop / "autoclear") == _read(loop / "offset") == "0"
+    ]
 
 
 def _read(path: Path) -> str:
