@@ -1,0 +1,66 @@
+"""What to fetch next, what may be thrown away, whether there is room. Pure functions: no disk, no clock, no network.
+
+Invariant: of two images that both lack a layer, the second starts when the first has it, so no layer is downloaded twice.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+# Bytes per byte of compressed layers, for reserving disk. A Debian root with Python and git: 2.8 unpacked; zstd packs about as gzip does.
+UNPACKED, PACKED = 3.0, 1.1
+Form = Literal["sif", "directory"]
+
+
+@dataclass(frozen=True)
+class Image:
+    """`name` as the rows have it, `source` where it is pulled from (`HOST/PATH@DIGEST`), `layers` digest -> compressed bytes."""
+
+    name: str
+    source: str
+    layers: dict[str, int]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes. `budget`: the most that images and temporary files may take, None for any; `keep_free` stays free on the file system."""
+
+    budget: int | None
+    keep_free: int
+
+
+def missing(image: Image, stored: Collection[str]) -> dict[str, int]:
+    return {digest: size for digest, size in image.layers.items() if digest not in stored}
+
+
+def next_to_start(waiting: Iterable[Image], downloading: Iterable[Image], stored: Collection[str]) -> Image | None:
+    """The first that waits for no layer of those that are being downloaded."""
+    on_their_way = {digest for image in downloading for digest in missing(image, stored)}
+    return next((image for image in waiting if not on_their_way & missing(image, stored).keys()), None)
+
+
+def no_longer_needed(done: Image, others: Iterable[Image]) -> set[str]:
+    """Layers of `done` that none of the others has."""
+    return done.layers.keys() - {digest for image in others for digest in image.layers}
+
+
+def bytes_needed(image: Image, stored: Collection[str], form: Form) -> int:
+    """At the worst moment of fetching: its layers that are not here, unpacked, and packed again unless it stays unpacked."""
+    packed = PACKED if form == "sif" else 0.0
+    return sum(missing(image, stored).values()) + round((UNPACKED + packed) * sum(image.layers.values()))
+
+
+def lacking(need: int, reserved: int, used: int, free: int, room: Room) -> str:
+    """Why `need` more bytes do not fit beside what running fetches have `reserved`, and the remedy; "" when they do."""
+    if room.budget is not None and (over := used + reserved + need - room.budget) > 0:
+        return f"--disk-gb is {gb(room.budget)}, {gb(used)} are used, and the next image needs up to {gb(need)}: {gb(over)} more than there is; raise it, or remove images (--prune)"
+    if (over := reserved + need + room.keep_free - free) > 0:
+        return f"{gb(free)} are free, {gb(room.keep_free)} must stay free (--keep-free-gb), and the next image needs up to {gb(need)}: {gb(over)} more than there is; free some space"
+    return ""
+
+
+def gb(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"
