@@ -8,7 +8,6 @@ Invariant: only images that the rows name are fetched, and none that is there an
 
 import argparse
 import os
-import queue
 import signal
 import sys
 from pathlib import Path
@@ -17,13 +16,14 @@ from agent_server.sandboxes.apptainer import check_image, find_apptainer
 from client.errors import ConfigError, ImageCorrupt, StackError
 from setup.images import convert
 from setup.images.credentials import skopeo_environment
-from setup.images.fetch import Fetch, in_threads, state_of
+from setup.images.fetch import Fetch
 from setup.images.folder import Folder, size_of
-from setup.images.plan import Image, Room, gb
+from setup.images.plan import Room, gb
 from setup.images.programs import Programs
 from setup.images.registry import Registry, find_skopeo, reference
 from setup.images.report import Outcome, Report
 from setup.images.rows import images_of, read_rows
+from setup.images.threads import for_each
 
 EXIT_CONFIG = 78
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def provide(names: list[str], folder: Folder, report: Report, options: argparse.Namespace) -> None:
-    """Look at what is there, ask the registry about the rest, fetch it, and prove it if asked to."""
+    """Look at what is there, fetch the rest, and prove it if asked to."""
     broken = look(names, folder, report, options.jobs if options.verify else 0)
     wanted = [name for name in names if name not in report.outcomes]
     if options.dry_run:
@@ -66,11 +66,10 @@ def provide(names: list[str], folder: Folder, report: Report, options: argparse.
         return
     programs = Programs(folder.alive, skopeo_environment(os.environ, [reference(name, options.mirror) for name in wanted]))
     registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.say)
-    images = ask(wanted, registry, folder, report, broken, options.jobs)
     room = Room(None if options.disk_gb is None else round(options.disk_gb * 1e9), round(options.keep_free_gb * 1e9))
-    Fetch(folder, registry, programs, report, options.form, room, options.jobs, broken).run(images)
+    Fetch(folder, registry, programs, report, options.form, room, options.jobs, broken).run(wanted)
     if options.verify:
-        _each([name for name in wanted if report.outcomes[name].state == "fetched"], options.jobs, lambda name: _prove(name, folder, report))
+        for_each([name for name in wanted if report.outcomes[name].state == "fetched"], options.jobs, lambda name: _prove(name, folder, report))
 
 
 def look(names: list[str], folder: Folder, report: Report, openers: int) -> dict[str, str]:
@@ -90,23 +89,8 @@ def look(names: list[str], folder: Folder, report: Report, openers: int) -> dict
         else:
             report.add(Outcome(name, "present", str(path)))
 
-    _each([name for name in names if folder.path(name).exists()], max(1, openers), one)
+    for_each([name for name in names if folder.path(name).exists()], max(1, openers), one)
     return broken
-
-
-def ask(names: list[str], registry: Registry, folder: Folder, report: Report, broken: dict[str, str], jobs: int) -> list[Image]:
-    """What the registry has of them, in the order of `names`; the others are reported."""
-    found: dict[str, Image] = {}
-
-    def one(name: str) -> None:
-        try:
-            found[name] = registry.image(name)
-        except StackError as fault:
-            state = "broken" if name in broken else state_of(fault)
-            report.add(Outcome(name, state, str(folder.path(name)), "; ".join(filter(None, [broken.get(name), str(fault)]))))
-
-    _each(names, jobs, one)
-    return [found[name] for name in names if name in found]
 
 
 def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
@@ -124,21 +108,6 @@ def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
 def _prove(name: str, folder: Folder, report: Report) -> None:
     if reason := convert.why_broken(folder.path(name)):
         report.add(Outcome(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
-
-
-def _each(names: list[str], at_once: int, act) -> None:
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for name in names:
-        waiting.put(name)
-
-    def work() -> None:
-        while True:
-            try:
-                act(waiting.get_nowait())
-            except queue.Empty:
-                return
-
-    in_threads(min(at_once, len(names)), work)
 
 
 def _path(variable: str) -> Path:

@@ -3,7 +3,7 @@
 Invariant: of two images that both lack a layer, the second starts when the first has it, so no layer is downloaded twice.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,9 +42,17 @@ def next_to_start(waiting: Iterable[Image], downloading: Iterable[Image], stored
     return next((image for image in waiting if not on_their_way & missing(image, stored).keys()), None)
 
 
-def no_longer_needed(done: Image, others: Iterable[Image]) -> set[str]:
-    """Layers of `done` that none of the others has."""
-    return done.layers.keys() - {digest for image in others for digest in image.layers}
+def to_evict(stored: Mapping[str, int], used_by: Mapping[str, int], needing: Iterable[Image], limit: int) -> list[str]:
+    """Layers to throw away so that at most `limit` bytes of what is `stored` (digest -> bytes) stay. `used_by`: by how many finished
+    images; only those layers may go, none that an image in `needing` has, and those of many images last: more of them may follow."""
+    needed = {digest for image in needing for digest in image.layers}
+    evicted, total = [], sum(stored.values())
+    for digest in sorted(stored.keys() & used_by.keys() - needed, key=lambda digest: (used_by[digest], -stored[digest])):
+        if total <= limit:
+            break
+        evicted.append(digest)
+        total -= stored[digest]
+    return evicted
 
 
 def bytes_needed(image: Image, stored: Collection[str], form: Form) -> int:

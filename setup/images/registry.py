@@ -39,6 +39,12 @@ class AccessRefused(RegistryFault):
     code = "registry_refused"
 
 
+class PullLimitReached(RegistryFault):
+    """Hours pass before the registry gives anything again; asking for the other images would only be refused."""
+
+    code = "registry_limit"
+
+
 class RegistryTrouble(RegistryFault):
     code, transient = "registry_trouble", True
 
@@ -56,6 +62,8 @@ def fault_of(said: str, source: str) -> RegistryFault:
     """What skopeo's message means. The image's own name does not count: it may hold any word."""
     text = re.sub(r"\\(.)", r"\1", match[1]) if (match := re.search(r'level=fatal msg="(.*)"', said, re.DOTALL)) else said
     lowered = text.replace(source, "").lower()
+    if "pull rate limit" in lowered:
+        return PullLimitReached(f"the registry's limit of pulls is reached; run this again later, log in, or use a mirror (--mirror). It said: {text}")
     if any(sign in lowered for sign in ABSENT):
         return NotInRegistry(f"the registry has no {source}; is the name right, or is it in another registry (--mirror)? It said: {text}")
     if any(sign in lowered for sign in FORBIDDEN):
