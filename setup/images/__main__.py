@@ -32,7 +32,7 @@ def main() -> int:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        names, folder = images_of(read_rows(_path("R2E_DATA_PATH"))), Folder(_path("R2E_SIF_DIR"))
+        names, folder = images_of(read_rows(_path("R2E_DATA_PATH", "the task rows"))), Folder(_path("R2E_SIF_DIR", "the folder for the images"))
         folder.refuse_same_files(names)
         if options.json and not options.json.parent.is_dir():
             raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}; make it first")
@@ -73,7 +73,8 @@ def provide(names: list[str], folder: Folder, report: Report, options: argparse.
 
 
 def look(names: list[str], folder: Folder, report: Report, openers: int) -> dict[str, str]:
-    """Reports what is there and usable; opens each image in a sandbox, `openers` at once, unless that is 0. Returns the broken ones with the reason."""
+    """Reports what is there and usable; returns the broken ones with the reason. Opens each image in a sandbox, `openers` at once,
+    unless that is 0."""
     broken: dict[str, str] = {}
 
     def one(name: str) -> None:
@@ -99,7 +100,10 @@ def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
         unnamed = [(path, size_of(path)) for path in folder.unnamed(names)]
         for path, size in unnamed:
             print(f"{gb(size):>10}  {path}")
-        print(f"{len(unnamed)} images that no row names, {gb(sum(size for _, size in unnamed))}" + ("; nothing removed (--dry-run)" if dry_run else ""), flush=True)
+        print(
+            f"{len(unnamed)} images that no row names, {gb(sum(size for _, size in unnamed))}" + ("; nothing removed (--dry-run)" if dry_run else ""),
+            flush=True,
+        )
         for path, _ in [] if dry_run else unnamed:
             folder.discard(path)
     return 0
@@ -110,9 +114,9 @@ def _prove(name: str, folder: Folder, report: Report) -> None:
         report.add(Outcome(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
 
 
-def _path(variable: str) -> Path:
+def _path(variable: str, what: str) -> Path:
     if not (value := os.environ.get(variable)):
-        raise ConfigError(f"{variable} must be set: {'the task rows' if variable == 'R2E_DATA_PATH' else 'the folder for the images'}, as the agent server gets it")
+        raise ConfigError(f"{variable} must be set: {what}, as the agent server gets it")
     return Path(value)
 
 
@@ -127,12 +131,21 @@ def _at_least(least: float, kind=float):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m setup.images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--form", choices=("sif", "directory"), default="sif", help="one file an image, or an unpacked directory: larger, starts faster. An image that is there in the other form stays")
+    parser.add_argument(
+        "--form",
+        choices=("sif", "directory"),
+        default="sif",
+        help="one file an image, or an unpacked directory: larger, starts faster. One that is there in the other form stays",
+    )
     parser.add_argument("--jobs", type=_at_least(1, int), default=4, help="images at once (default 4)")
-    parser.add_argument("--attempts", type=_at_least(1, int), default=5, help="at everything asked of the registry, with growing random pauses (default 5)")
+    parser.add_argument(
+        "--attempts", type=_at_least(1, int), default=5, help="at everything asked of the registry, with growing random pauses (default 5)"
+    )
     parser.add_argument("--mirror", default="", metavar="HOST[/PREFIX]", help="pull from there, whatever host an image's name says (none: docker.io)")
     parser.add_argument("--no-https", action="store_true", help="the registry speaks plain HTTP, or its certificate need not be known")
-    parser.add_argument("--disk-gb", type=_at_least(0), metavar="GB", help="the most that R2E_SIF_DIR may take, temporary files included (default: any)")
+    parser.add_argument(
+        "--disk-gb", type=_at_least(0), metavar="GB", help="the most that R2E_SIF_DIR may take, temporary files included (default: any)"
+    )
     parser.add_argument("--keep-free-gb", type=_at_least(0), default=5.0, metavar="GB", help="what stays free on its file system (default 5)")
     parser.add_argument("--verify", action="store_true", help="open every image in a sandbox and run `true`; what is broken is fetched again")
     parser.add_argument("--prune", action="store_true", help="instead of fetching, show and then remove the images that no row names")

@@ -19,10 +19,15 @@ def build(attempt: Path, form: Form, programs: Programs, jobs: int) -> Path:
     """From `attempt/layout` to an image beside it, with 1/`jobs` of the cores. Raises SetupError with what apptainer said."""
     # Relative, because the source's path becomes a label of the image.
     made, source = attempt / ("image.sif" if form == "sif" else "image"), "oci:layout"
-    options = ["--sandbox"] if form == "directory" else ["--mksquashfs-args", f"-comp zstd -Xcompression-level 3 -processors {max(1, (os.cpu_count() or 1) // jobs)}"]
+    options = (
+        ["--sandbox"]
+        if form == "directory"
+        else ["--mksquashfs-args", f"-comp zstd -Xcompression-level 3 -processors {max(1, (os.cpu_count() or 1) // jobs)}"]
+    )
     # Other users than root could not delete or enter every folder of an image.
     options += [] if os.geteuid() == 0 else ["--fix-perms"]
-    # The layers are shared already; apptainer's own cache would only copy them.
+    # The layers are shared already, and apptainer's own cache does not bear several builds at once: of 40 that it was given, 8 at a time,
+    # 3 failed on its half-written index ("unexpected end of JSON input"), and shared layers came several times.
     command = [apptainer.find_apptainer(), "--silent", "build", "--disable-cache", *options, made.name, source]
     ran = programs.run(command, attempt, APPTAINER_TMPDIR=str(attempt / "tmp"))
     if ran.returncode != 0 or not made.exists():
@@ -31,16 +36,16 @@ def build(attempt: Path, form: Form, programs: Programs, jobs: int) -> Path:
 
 
 def why_broken(image: Path) -> str:
-    """What keeps a sandbox of `image` from running `true`; "" if nothing does."""
+    """What keeps a sandbox of `image` from running `true` (the program, not bash's own); "" if nothing does."""
     for again in (True, False):
         try:
             with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
                 shell = apptainer.start(image, scratch=Path(scratch), env={}, start_timeout_s=OPEN_TIMEOUT_S)
                 try:
-                    ran = shell.run("true", cwd="/", timeout_s=OPEN_TIMEOUT_S)
+                    ran = shell.run("env true", cwd="/", timeout_s=OPEN_TIMEOUT_S)
                 finally:
                     shell.close()
-            return "" if ran.returncode == 0 else f"`true` ended with {ran.returncode} in a sandbox of it: {ran.output[-500:]}"
+            return "" if ran.returncode == 0 else f"`true` ended with {ran.returncode} in a sandbox of it: {ran.output[-500:].strip()}"
         except SandboxError as broken:
             if not again or not isinstance(broken, SandboxStartFailed):
                 return str(broken)

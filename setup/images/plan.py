@@ -64,10 +64,12 @@ def bytes_needed(image: Image, stored: Collection[str], form: Form) -> int:
 def lacking(need: int, reserved: int, used: int, free: int, room: Room) -> str:
     """Why `need` more bytes do not fit beside what running fetches have `reserved`, and the remedy; "" when they do."""
     if room.budget is not None and (over := used + reserved + need - room.budget) > 0:
-        return f"--disk-gb is {gb(room.budget)}, {gb(used)} are used, and the next image needs up to {gb(need)}: {gb(over)} more than there is; raise it, or remove images (--prune)"
-    if (over := reserved + need + room.keep_free - free) > 0:
-        return f"{gb(free)} are free, {gb(room.keep_free)} must stay free (--keep-free-gb), and the next image needs up to {gb(need)}: {gb(over)} more than there is; free some space"
-    return ""
+        limit, remedy = f"--disk-gb is {gb(room.budget)}, {gb(used)} are used", "raise it, or remove images (--prune)"
+    elif (over := reserved + need + room.keep_free - free) > 0:
+        limit, remedy = f"{gb(free)} are free, {gb(room.keep_free)} must stay free (--keep-free-gb)", "free some space"
+    else:
+        return ""
+    return f"{limit}, and the next image needs up to {gb(need)}: {gb(over)} more than there is; {remedy}"
 
 
 def gb(size: int) -> str:

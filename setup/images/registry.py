@@ -63,16 +63,18 @@ def fault_of(said: str, source: str) -> RegistryFault:
     text = re.sub(r"\\(.)", r"\1", match[1]) if (match := re.search(r'level=fatal msg="(.*)"', said, re.DOTALL)) else said
     lowered = text.replace(source, "").lower()
     if "pull rate limit" in lowered:
-        return PullLimitReached(f"the registry's limit of pulls is reached; run this again later, log in, or use a mirror (--mirror). It said: {text}")
+        return PullLimitReached(f"the registry's limit of pulls is reached; run this again later, log in, or use a --mirror. It said: {text}")
     if any(sign in lowered for sign in ABSENT):
         return NotInRegistry(f"the registry has no {source}; is the name right, or is it in another registry (--mirror)? It said: {text}")
     if any(sign in lowered for sign in FORBIDDEN):
         return AccessRefused(
-            f"the registry refuses {source}; give APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD, or log in with `docker login` or `apptainer registry login`"
-            f" (some registries answer so for an image that does not exist). It said: {text}"
+            f"the registry refuses {source}; give APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD, or log in with `docker login` or"
+            f" `apptainer registry login` (some registries answer so for an image that does not exist). It said: {text}"
         )
     if any(sign in lowered for sign in LASTING):
-        return RegistryFault(f"{source} cannot be fetched: {text}" + ("; for a registry without TLS say --no-https" if "http response" in lowered else ""))
+        return RegistryFault(
+            f"{source} cannot be fetched: {text}" + ("; for a registry without TLS say --no-https" if "http response" in lowered else "")
+        )
     return RegistryTrouble(f"{source} cannot be fetched now: {text}; run this again later")
 
 
@@ -95,7 +97,8 @@ class Registry:
         repository = source.partition("@")[0]
         repository = repository.rpartition(":")[0] if ":" in repository.rpartition("/")[2] else repository
         if "manifests" in manifest:
-            fitting = [entry["digest"] for entry in manifest["manifests"] if entry.get("platform", {}).get("architecture") == ARCHITECTURE and entry["platform"].get("os") == "linux"]
+            wanted = {"os": "linux", "architecture": ARCHITECTURE}
+            fitting = [entry["digest"] for entry in manifest["manifests"] if wanted.items() <= entry.get("platform", {}).items()]
             if not fitting:
                 raise NotInRegistry(f"{source} is there, but not for linux/{ARCHITECTURE}")
             digest = fitting[0]

@@ -66,7 +66,11 @@ class Report:
         if self._bar:
             self._bar.update(self._task, completed=done, description=", ".join(f"{number} {state}" for state, number in counted.items()))
         if outcome.state != "present" and (not self._bar or outcome.state not in USABLE):
-            facts = f" ({outcome.bytes / 1e6:.1f} MB, {outcome.downloaded / 1e6:.1f} MB downloaded, {outcome.seconds:.1f} s)" if outcome.state == "fetched" else ""
+            facts = (
+                f" ({outcome.bytes / 1e6:.1f} MB, {outcome.downloaded / 1e6:.1f} MB downloaded, {outcome.seconds:.1f} s)"
+                if outcome.state == "fetched"
+                else ""
+            )
             self.say(f"{done}/{self._total} {outcome.state} {outcome.name}{facts}" + (f": {outcome.reason}" if outcome.reason else ""))
 
     def counts(self) -> Counter[str]:

@@ -34,7 +34,8 @@ def read_rows(data_path: Path) -> list[Row]:
     candidates = [data_path / f"{mode}{suffix}" for mode in ("train", "eval") for suffix in SUFFIXES]
     files = [data_path] if data_path.is_file() else [path for path in candidates if path.is_file()]
     if not files:
-        raise ConfigError(f"R2E_DATA_PATH={data_path} is no file and holds no train or eval rows ({' or '.join(SUFFIXES)}); give the rows that the agent server gets")
+        wanted = " or ".join(SUFFIXES)
+        raise ConfigError(f"R2E_DATA_PATH={data_path} is no file and holds no train or eval rows ({wanted}); give what the agent server gets")
     return [row for path in files for row in _read(path)]
 
 

@@ -35,7 +35,7 @@ def make_images(folder: Path, tops: list[str]) -> Path:
         for library in re.findall(r"/[^ )]+", libraries):
             (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(library, root / library[1:])
-    for applet in ("sh", "true", "cat", "ls"):
+    for applet in ("sh", "env", "true"):
         (root / "bin" / applet).symlink_to("busybox")
     (root / "base").write_bytes(os.urandom(BASE_BYTES))
     _quietly("umoci", "init", "--layout", str(layout))
@@ -68,13 +68,18 @@ class Registry:
             (folder / "htpasswd").write_text(HTPASSWD + "\n")
             auth = f"auth: {{htpasswd: {{realm: ours, path: {folder}/htpasswd}}}}\n"
         (folder / "config.yml").write_text(
-            f"version: 0.1\nlog: {{accesslog: {{disabled: true}}, level: warn}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: {self.address}}}\n{auth}"
+            "version: 0.1\n"
+            "log: {accesslog: {disabled: true}, level: warn}\n"
+            f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+            f"http: {{addr: {self.address}}}\n{auth}"
         )
         self._credentials = ["--dest-creds", f"{USER}:{PASSWORD}"] if password else []
 
     def __enter__(self) -> "Registry":
         with (self._folder / "log").open("w") as log:
-            self._process = subprocess.Popen(["docker-registry", "serve", str(self._folder / "config.yml")], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                ["docker-registry", "serve", str(self._folder / "config.yml")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         host, _, port = self.address.partition(":")
         deadline = time.monotonic() + 60
         while True:
@@ -94,7 +99,12 @@ class Registry:
         """An image of several architectures: architecture -> digest of what `push` has brought."""
         kind = "application/vnd.oci.image.%s.v1+json"
         entries = [
-            {"mediaType": kind % "manifest", "digest": digest, "size": self._size(repository, digest), "platform": {"os": "linux", "architecture": architecture}}
+            {
+                "mediaType": kind % "manifest",
+                "digest": digest,
+                "size": self._size(repository, digest),
+                "platform": {"os": "linux", "architecture": architecture},
+            }
             for architecture, digest in digests.items()
         ]
         body = json.dumps({"schemaVersion": 2, "mediaType": kind % "index", "manifests": entries})

@@ -59,11 +59,35 @@ class Machine:
         return list((self.images / ".fetching/attempts").glob("*"))
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "setup.images", "--mirror", self.address, "--no-https", "--keep-free-gb", "0.1", "--json", str(self.folder / "report.json"), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "setup.images",
+            "--mirror",
+            self.address,
+            "--no-https",
+            "--keep-free-gb",
+            "0.1",
+            "--json",
+            str(self.folder / "report.json"),
+            *options,
+        ]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER_", "DOCKER_"))}
-        ours = {"R2E_DATA_PATH": str(self.folder / "rows.jsonl"), "R2E_SIF_DIR": str(self.images), "HOME": str(self.folder / "home"), "WORD": self.word}
+        ours = {
+            "R2E_DATA_PATH": str(self.folder / "rows.jsonl"),
+            "R2E_SIF_DIR": str(self.images),
+            "HOME": str(self.folder / "home"),
+            "WORD": self.word,
+        }
         return subprocess.Popen(
-            command, env=clean | ours | environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=clean | ours | environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -255,11 +279,12 @@ def test_a_broken_image_that_the_registry_lost_is_named(machine: Machine):
     assert outcome["state"] == "broken" and "not a SIF file" in outcome["reason"] and "manifest unknown" in outcome["reason"]
 
 
-def test_a_directory_in_which_nothing_runs_is_broken(machine: Machine, tmp_path: Path):
+@pytest.mark.parametrize("lost", ["bash", "env"])
+def test_a_directory_in_which_nothing_runs_is_broken(machine: Machine, tmp_path: Path, lost: str):
     machine.name(NAMES[0])
     assert machine.run("--form", "directory").returncode == 0
     path = apptainer.image_path(machine.images, NAMES[0])
-    (path / "bin/bash").unlink()
+    (path / "bin" / lost).unlink()
     assert machine.run("--form", "directory", "--verify").returncode == 0
     assert machine.states() == {NAMES[0]: "fetched"} and content_of(path, tmp_path) == TOP_BYTES
     assert_nothing_half_made(machine)
@@ -317,7 +342,9 @@ def test_credentials_and_their_lack_are_told_apart_from_a_missing_image(tmp_path
         for login in (".docker/config.json", ".apptainer/docker-config.json"):
             machine.sif("one").unlink()
             subprocess.run(
-                ["skopeo", "login", "--tls-verify=false", "--authfile", str(tmp_path / "login.json"), "-u", USER, "-p", PASSWORD, wire.address], check=True, capture_output=True
+                ["skopeo", "login", "--tls-verify=false", "--authfile", str(tmp_path / "login.json"), "-u", USER, "-p", PASSWORD, wire.address],
+                check=True,
+                capture_output=True,
             )
             (there := machine.folder / "home" / login).parent.mkdir(exist_ok=True)  # apptainer has made its own
             (tmp_path / "login.json").rename(there)
@@ -329,14 +356,21 @@ def test_credentials_and_their_lack_are_told_apart_from_a_missing_image(tmp_path
 def test_a_registry_without_tls_needs_the_flag(tmp_path: Path, registry: Registry, word: str):
     machine = Machine(tmp_path, registry.address, word)
     environment = os.environ | {"R2E_DATA_PATH": str(tmp_path / "rows.jsonl"), "R2E_SIF_DIR": str(machine.images)}
-    ran = subprocess.run([sys.executable, "-m", "setup.images", "--mirror", registry.address], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-m", "setup.images", "--mirror", registry.address], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert ran.returncode == 1 and "say --no-https" in ran.stdout
 
 
 def test_a_terminal_gets_one_bar(machine: Machine):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "setup.images", "--mirror", machine.address, "--no-https", "--keep-free-gb", "0.1"]
-    environment = os.environ | {"R2E_DATA_PATH": str(machine.folder / "rows.jsonl"), "R2E_SIF_DIR": str(machine.images), "TERM": "xterm", "COLUMNS": "120"}
+    environment = os.environ | {
+        "R2E_DATA_PATH": str(machine.folder / "rows.jsonl"),
+        "R2E_SIF_DIR": str(machine.images),
+        "TERM": "xterm",
+        "COLUMNS": "120",
+    }
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     shown = b""

@@ -21,7 +21,12 @@ def image(name: str, *layers: str, size: int = 10) -> Image:
 
 
 def test_every_image_once_and_from_the_first_filled_column():
-    rows = [{"image_name": "c", "image": "", "docker_image": None}, {"image": "b", "image_name": "c"}, {"docker_image": "a", "image": "b"}, {"image_name": "c"}]
+    rows = [
+        {"image_name": "c", "image": "", "docker_image": None},
+        {"image": "b", "image_name": "c"},
+        {"docker_image": "a", "image": "b"},
+        {"image_name": "c"},
+    ]
     assert images_of(rows) == ["c", "b", "a"]
 
 
@@ -98,7 +103,13 @@ def test_what_the_next_image_needs():
 
 @pytest.mark.parametrize(
     "need, reserved, used, free, budget, said",
-    [(10, 0, 80, 1000, 90, ""), (11, 0, 80, 1000, 90, "--disk-gb"), (10, 1, 80, 1000, 90, "--disk-gb"), (10, 10, 0, 25, None, ""), (10, 11, 0, 25, None, "--keep-free-gb")],
+    [
+        (10, 0, 80, 1000, 90, ""),
+        (11, 0, 80, 1000, 90, "--disk-gb"),
+        (10, 1, 80, 1000, 90, "--disk-gb"),
+        (10, 10, 0, 25, None, ""),
+        (10, 11, 0, 25, None, "--keep-free-gb"),
+    ],
 )
 def test_room(need: int, reserved: int, used: int, free: int, budget: int | None, said: str):
     reason = lacking(need, reserved, used, free, Room(budget, keep_free=5))
