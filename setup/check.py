@@ -25,7 +25,7 @@ from agent_server.agents import plug
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.loops import BLOCK_DEVICES, unconfigured
-from agent_server.tasks.catalog import MODES, Catalog
+from agent_server.tasks.catalog import MODES, open_catalog
 from agent_server.worker import PR_SET_CHILD_SUBREAPER
 from client.errors import ConfigError, StackError
 from setup.check_session import GONE_S, SessionFault, living_after, run_session
@@ -59,7 +59,7 @@ class Node:
         self.demo = demo
         self.faults: dict[str, StackError] = {}
         self.settings = self._read(environment)
-        self.catalog = self._try("rows", lambda: Catalog(self.settings.data_path)) if self.settings else None
+        self.catalog = self._try("rows", lambda: open_catalog(self.settings)) if self.settings else None
         self.images = self._try("images", lambda: check_images(self.settings.sif_dir, self.catalog.image_names())) if self.catalog else None
         is_demo = (environment.get("R2E_DATA_PATH"), environment.get("R2E_SIF_DIR")) == (str(demo / "tasks"), str(demo / "images"))
         self.is_unbuilt_demo = is_demo and bool(self.faults) and "settings" not in self.faults

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# tools.sh [agents | train | test]: the small programs that the sandboxes and the demo image need, and for `train` and `test` the
-# library that vLLM's CPU build loads: found here, or installed with apt.
+# tools.sh [agents | train | test]: the small programs that the sandboxes, their images and the demo image need, for `train` and `test` the
+# library that vLLM's CPU build loads, and for `test` an image registry: found here, or installed with apt.
 # Invariant: what is already there is never touched; without apt or root the missing ones are named with the remedy.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 
 # program=Debian package
 tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse
-  fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
+  fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs skopeo=skopeo setpriv=util-linux)
+# A registry with images of the tests' own making.
+if [ "${1:-agents}" = test ]; then
+  tools+=(docker-registry=docker-registry umoci=umoci busybox=busybox-static)
+fi
 
 missing=()
 for tool in "${tools[@]}"; do

@@ -18,7 +18,9 @@ CONFINED = {
     "litellm": ("agent_server/agents/",),
     "torch": ("trainer/", "setup/"),
     "trainer": ("trainer/", "setup/"),
-    "agent_server": ("agent_server/", "setup/check"),  # setup/check*.py holds a node against what the server itself demands
+    # setup/images/ names and checks images as the sandboxes that start from them do, setup/check*.py holds a node against what the
+    # server itself demands: another copy of those rules would drift.
+    "agent_server": ("agent_server/", "setup/images/", "setup/check"),
 }
 HOMELESS = {"utils", "helpers", "common", "misc"}
 
