@@ -29,7 +29,7 @@ EXIT_PERSON, EXIT_LATER, EXIT_DISK, EXIT_INTERRUPTED = 78, 75, 74, 130
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for. `asked` is the revision as given: None is the main branch as it was when it was first fetched."""
+    """What was asked for. Without a revision in it the main branch is meant, as it was when it was first fetched."""
 
     mode: str
     source: data_sources.Source
@@ -56,14 +56,15 @@ def fetch(folder: Path, request: Request, update: bool = False) -> bool:
                 say(f"nothing to do: {folder / entry['file']} has the {entry['rows']} rows of {source} at {entry['revision']}")
                 return False
             source = data_sources.Source(source.dataset, source.split, entry["revision"])
+        output = folder / f"{request.mode}.parquet"
+        if not entry and output.exists() and not data_rows.origin(output):
+            raise DatasetError(f"{output} was not written by this program, and would be lost; move it away or choose another folder")
         say(f"{request.mode}: looking up {source}")
         listing = data_hub.listing(source)
         split, paths = data_sources.choose(source, data_sources.splits_of(listing.files, listing.card))
         used: list[data_hub.RemoteFile] = []
-        output = folder / f"{request.mode}.parquet"
-        written = data_rows.write(
-            _fetched(listing, paths, used), request.selection, output, lambda rows: say(f"{request.mode}: {rows} rows so far")
-        )
+        origin = f"{listing.dataset}:{split}@{listing.revision}"
+        written = data_rows.write(_fetched(listing, paths, used), request.selection, output, origin, lambda rows: say(f"{request.mode}: {rows} rows so far"))
         modes[request.mode] = {
             "request": request.as_dict(),
             "revision": listing.revision,
@@ -78,7 +79,7 @@ def fetch(folder: Path, request: Request, update: bool = False) -> bool:
         }
         data_manifest.write(folder, modes)
         images = "" if written.images is None else f", {written.images} images"
-        say(f"{output}: {written.rows} rows, {len(written.columns)} columns{images}, of {source.dataset} {split} at {listing.revision}")
+        say(f"{output}: {written.rows} rows, {len(written.columns)} columns{images}, of {origin}")
         if both := data_rows.ids_in_both(*(folder / modes[mode]["file"] for mode in MODES if mode in modes)):
             say(f"note: {both} rows stand in train and in eval; keep them apart with --skip, --limit, --where or --ids")
     return True
@@ -177,6 +178,9 @@ def main() -> int:
     except StackError as error:
         say(f"cannot go on: {error}")
         return EXIT_LATER if isinstance(error, HubUnreachable) else EXIT_DISK if isinstance(error, StorageError) else EXIT_PERSON
+    except OSError as refused:
+        say(f"cannot go on: {arguments.folder} cannot be used ({refused}); make room there, or choose a folder that can be written")
+        return EXIT_DISK
     except KeyboardInterrupt:
         say("interrupted; what was fetched is kept, the same command goes on from there")
         return EXIT_INTERRUPTED

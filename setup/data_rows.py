@@ -1,6 +1,6 @@
 """Rows out of parquet and jsonl files, selected, into one parquet file.
 
-Invariant: memory holds some rows at a time, never a file; the parquet file stands under its name only when it is whole.
+Invariant: memory holds a row group of the input and one of the output, however large the files; the parquet file stands under its name only when it is whole.
 """
 
 import difflib
@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from client.errors import DatasetError, StorageError
 
-READ_ROWS = 64
+READ_ROWS = 16
 GROUP_ROWS, GROUP_BYTES = 1000, 32 << 20  # a row group of the output ends at the first of the two
 ID_COLUMNS = ("instance_id", "docker_image", "commit_hash")  # the first that a dataset has tells its rows apart
 IMAGE_COLUMNS = ("image_name", "docker_image", "image")
+ORIGIN = "swe-rl.origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class Written:
     images: int | None
 
 
-def write(paths: Iterable[Path], selection: Selection, output: Path, on_rows: Callable[[int], None] = lambda rows: None) -> Written:
-    """Takes from `paths` (asked for one by one, and no further than the limit needs) into `output`. Calls `on_rows` with the number of
-    rows so far. Raises DatasetError for a column or an id that is not there and for no rows at all, StorageError; then `output` stays as it was."""
+def write(paths: Iterable[Path], selection: Selection, output: Path, origin: str, on_rows: Callable[[int], None] = lambda rows: None) -> Written:
+    """Takes from `paths` (asked for one by one, and no further than the limit needs) into `output`, which keeps `origin` in its metadata.
+    Calls `on_rows` with the number of rows so far. Raises DatasetError for a column or an id that is not there and for no rows at all, StorageError; then `output` stays as it was."""
     half_written = output.with_name(f".{output.name}.partial")
     try:
         with half_written.open("wb") as stream:
-            written = _write(paths, selection, stream, on_rows)
+            written = _write(paths, selection, stream, origin, on_rows)
             stream.flush()
             os.fsync(stream.fileno())
         half_written.replace(output)
@@ -65,13 +66,13 @@ def write(paths: Iterable[Path], selection: Selection, output: Path, on_rows: Ca
     return written
 
 
-def _write(paths: Iterable[Path], selection: Selection, stream: BinaryIO, on_rows: Callable[[int], None]) -> Written:
+def _write(paths: Iterable[Path], selection: Selection, stream: BinaryIO, origin: str, on_rows: Callable[[int], None]) -> Written:
     unseen = set(selection.ids)
     batches = selected(paths, selection, unseen)
     first = next(batches, None)
     if first is None:
         raise DatasetError("no row is selected; loosen --where, --ids or --skip")
-    schema, rows, images = first.schema.remove_metadata(), 0, set()
+    schema, rows, images = first.schema.with_metadata({ORIGIN: origin}), 0, set()
     with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
         for group in _groups(_as(batch, schema) for batch in chain([first], batches)):
             writer.write_table(group)
@@ -124,7 +125,7 @@ def _read(path: Path, selection: Selection) -> Iterator[pa.RecordBatch]:
             wanted = _wanted(schema.names, selection, path)
             batches = (pa.RecordBatch.from_pylist(rows, schema).select(wanted) for rows in _jsonl_rows(path))
         else:
-            parquet = pq.ParquetFile(path, memory_map=True)
+            parquet = pq.ParquetFile(path, memory_map=True)  # else it keeps every row group that it has read
             names = parquet.schema_arrow.names
             batches = parquet.iter_batches(READ_ROWS, columns=_wanted(names, selection, path), use_threads=False)
         yield from batches
@@ -164,7 +165,7 @@ def _jsonl_schema(path: Path) -> pa.Schema:
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Files of one split should have one schema; where they differ the first decides."""
     if batch.schema.equals(schema):
-        return batch
+        return batch.replace_schema_metadata(schema.metadata)
     try:
         return batch.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as different:
@@ -185,6 +186,15 @@ def _texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 def _first(candidates: Iterable[str], names: Iterable[str]) -> str | None:
     return next((name for name in candidates if name in names), None)
+
+
+def origin(path: Path) -> str | None:
+    """What `write` was told; None if it did not write that file."""
+    try:
+        told = (pq.read_schema(path).metadata or {}).get(ORIGIN.encode())
+    except (pa.ArrowException, OSError):
+        return None
+    return told.decode() if told else None
 
 
 def ids_in_both(*paths: Path) -> int:
