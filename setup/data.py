@@ -64,7 +64,9 @@ def fetch(folder: Path, request: Request, update: bool = False) -> bool:
         split, paths = data_sources.choose(source, data_sources.splits_of(listing.files, listing.card))
         used: list[data_hub.RemoteFile] = []
         origin = f"{listing.dataset}:{split}@{listing.revision}"
-        written = data_rows.write(_fetched(listing, paths, used), request.selection, output, origin, lambda rows: say(f"{request.mode}: {rows} rows so far"))
+        written = data_rows.write(
+            _fetched(listing, paths, used), request.selection, output, origin, lambda rows: say(f"{request.mode}: {rows} rows so far")
+        )
         modes[request.mode] = {
             "request": request.as_dict(),
             "revision": listing.revision,
@@ -148,13 +150,19 @@ def _request(arguments: argparse.Namespace) -> Request:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m setup.data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("fetch", help="fetch a split and write its rows", description="Selections apply in this order: --where and --ids, --skip, --limit.")
+    one = commands.add_parser(
+        "fetch", help="fetch a split and write its rows", description="Selections apply in this order: --where and --ids, --skip, --limit."
+    )
     one.add_argument("folder", type=Path)
     one.add_argument("mode", choices=MODES)
     one.add_argument("dataset", help="NAME[:SPLIT][@REVISION]")
     one.add_argument("--columns", help="comma-separated; default all")
-    one.add_argument("--where", action="append", default=[], metavar="COLUMN=VALUE", help="repeatable: one column, any of its values; several columns, all of them")
-    one.add_argument("--ids", type=Path, metavar="FILE", help=f"ids of rows, one a line; of the first of the columns {', '.join(data_rows.ID_COLUMNS)}")
+    one.add_argument(
+        "--where", action="append", default=[], metavar="COLUMN=VALUE", help="repeatable: one column, any of its values; several columns, all of them"
+    )
+    one.add_argument(
+        "--ids", type=Path, metavar="FILE", help=f"ids of rows, one a line; of the first of the columns {', '.join(data_rows.ID_COLUMNS)}"
+    )
     one.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N rows")
     one.add_argument("--limit", type=int, metavar="N", help="at most N rows; files past them are not fetched")
     one.add_argument("--update", action="store_true", help="ask the hub for the newest revision instead of keeping what the manifest names")

@@ -120,7 +120,9 @@ def fetch(listing: Listing, file: RemoteFile) -> Path:
             try:
                 path = Path(_pointer(listing, file))
             except LocalEntryNotFoundError as unknown:
-                raise HubUnreachable(f"HF_HUB_OFFLINE is set and {file.path} of {listing.dataset} is not in the cache; run once without it") from unknown
+                raise HubUnreachable(
+                    f"HF_HUB_OFFLINE is set and {file.path} of {listing.dataset} is not in the cache; run once without it"
+                ) from unknown
             if file.checksum and (found := _checksum(path, file)) != file.checksum:
                 raise _corrupt(file, found)
             return path
@@ -204,7 +206,10 @@ def _digest(path: Path, digest) -> str:
 def _check_room(folder: Path, wanted: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < wanted:
-        raise StorageError(f"{folder} has {free / 1e6:.0f} MB free and {wanted / 1e6:.0f} MB are to come; free some space there, or set HF_HOME to a folder on a larger disk")
+        raise StorageError(
+            f"{folder} has {free / 1e6:.0f} MB free and {wanted / 1e6:.0f} MB are to come;"
+            " free some space there, or set HF_HOME to a folder on a larger disk"
+        )
 
 
 @contextmanager
@@ -214,11 +219,13 @@ def _told(dataset: str, revision: str | None) -> Iterator[None]:
         yield
     except GatedRepoError as gated:
         raise DatasetGated(
-            f"{dataset} is gated: accept its conditions at {constants.ENDPOINT}/datasets/{dataset}, then set HF_TOKEN to a token of that account that may read it"
+            f"{dataset} is gated: accept its conditions at {constants.ENDPOINT}/datasets/{dataset},"
+            " then set HF_TOKEN to a token of that account that may read it"
         ) from gated
     except RepositoryNotFoundError as missing:
         raise DatasetError(
-            f"there is no dataset {dataset} at {constants.ENDPOINT}, or it is private; look at the spelling, or set HF_TOKEN to a token that may read it"
+            f"there is no dataset {dataset} at {constants.ENDPOINT}, or it is private;"
+            " look at the spelling, or set HF_TOKEN to a token that may read it"
         ) from missing
     except RevisionNotFoundError as missing:
         raise DatasetError(f"{dataset} has no revision {revision!r}; give a branch, a tag or a commit of it after @") from missing
@@ -228,7 +235,8 @@ def _told(dataset: str, revision: str | None) -> Iterator[None]:
         status = refused.response.status_code
         if status in (401, 403):
             raise DatasetGated(
-                f"{constants.ENDPOINT} refuses {dataset} (HTTP {status}): it has no such dataset, or wants a token; look at the spelling, or set HF_TOKEN to one that may read it"
+                f"{constants.ENDPOINT} refuses {dataset} (HTTP {status}): it has no such dataset, or wants a token;"
+                " look at the spelling, or set HF_TOKEN to one that may read it"
             ) from refused
         raise HubUnreachable(f"{constants.ENDPOINT} answered HTTP {status} for {dataset}; run this again later, what is here is kept") from refused
     except (HTTPError, LocalEntryNotFoundError) as silent:
@@ -238,7 +246,9 @@ def _told(dataset: str, revision: str | None) -> Iterator[None]:
         ) from silent
     except OSError as refused:
         if refused.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(f"the disk of {constants.HF_HUB_CACHE} is full; free some space there, or set HF_HOME to a folder on a larger disk") from refused
+            raise StorageError(
+                f"the disk of {constants.HF_HUB_CACHE} is full; free some space there, or set HF_HOME to a folder on a larger disk"
+            ) from refused
         if refused.errno is not None:
             raise StorageError(f"cannot write to {constants.HF_HUB_CACHE}: {refused}; set HF_HOME to a folder that can be written") from refused
         raise HubUnreachable(f"{dataset} came incomplete ({refused}); run this again, what is here is kept") from refused

@@ -32,7 +32,9 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as broken:
-        raise DatasetError(f"{path} is not a manifest ({broken}); remove it and fetch again, what the hub's cache holds is not fetched anew") from broken
+        raise DatasetError(
+            f"{path} is not a manifest ({broken}); remove it and fetch again, what the hub's cache holds is not fetched anew"
+        ) from broken
 
 
 def write(folder: Path, modes: dict[str, dict[str, Any]]) -> None:

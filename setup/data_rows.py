@@ -1,6 +1,7 @@
 """Rows out of parquet and jsonl files, selected, into one parquet file.
 
-Invariant: memory holds a row group of the input and one of the output, however large the files; the parquet file stands under its name only when it is whole.
+Invariant: memory holds a row group of the input and one of the output, however large the files;
+the parquet file stands under its name only when it is whole.
 """
 
 import difflib
@@ -49,7 +50,8 @@ class Written:
 
 def write(paths: Iterable[Path], selection: Selection, output: Path, origin: str, on_rows: Callable[[int], None] = lambda rows: None) -> Written:
     """Takes from `paths` (asked for one by one, and no further than the limit needs) into `output`, which keeps `origin` in its metadata.
-    Calls `on_rows` with the number of rows so far. Raises DatasetError for a column or an id that is not there and for no rows at all, StorageError; then `output` stays as it was."""
+    Calls `on_rows` with the number of rows so far. Raises DatasetError for a column or an id that is not there and for no rows at all,
+    StorageError; then `output` stays as it was."""
     half_written = output.with_name(f".{output.name}.partial")
     try:
         with half_written.open("wb") as stream:
@@ -80,7 +82,9 @@ def _write(paths: Iterable[Path], selection: Selection, stream: BinaryIO, origin
             images |= _images(group)
             on_rows(rows)
     if unseen and selection.limit is None:
-        raise DatasetError(f"{len(unseen)} of {len(selection.ids)} ids are those of no row, {', '.join(sorted(unseen)[:3])} among them; correct the file of ids")
+        raise DatasetError(
+            f"{len(unseen)} of {len(selection.ids)} ids are those of no row, {', '.join(sorted(unseen)[:3])} among them; correct the file of ids"
+        )
     columns = {name: str(kind) for name, kind in zip(schema.names, schema.types)}
     return Written(rows, columns, len(images) if _first(IMAGE_COLUMNS, schema.names) else None)
 
@@ -130,7 +134,9 @@ def _read(path: Path, selection: Selection) -> Iterator[pa.RecordBatch]:
             batches = parquet.iter_batches(READ_ROWS, columns=_wanted(names, selection, path), use_threads=False)
         yield from batches
     except (pa.ArrowException, ValueError) as unreadable:
-        raise DatasetError(f"{path.name} cannot be read as {path.suffix.lstrip('.')}: {unreadable}; its publisher must mend it, or take another split") from unreadable
+        raise DatasetError(
+            f"{path.name} cannot be read as {path.suffix.lstrip('.')}: {unreadable}; its publisher must mend it, or take another split"
+        ) from unreadable
 
 
 def _wanted(names: list[str], selection: Selection, path: Path) -> list[str]:
@@ -169,7 +175,9 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     try:
         return batch.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as different:
-        raise DatasetError(f"the files of the split differ in their columns ({different}); choose columns that all have with --columns") from different
+        raise DatasetError(
+            f"the files of the split differ in their columns ({different}); choose columns that all have with --columns"
+        ) from different
 
 
 def _images(rows: pa.Table) -> set[str]:

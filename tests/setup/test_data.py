@@ -24,7 +24,17 @@ from tests.setup.hub_server import TOKEN, Hub, serving
 
 ROOT = Path(__file__).parents[2]
 R2E = "R2E-Gym/R2E-Gym-Subset"
-CARD = b"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n  - split: dev\n    path: data/dev-*\n---\nRows.\n"
+CARD = b"""---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*
+  - split: dev
+    path: data/dev-*
+---
+Rows.
+"""
 CHUNK = 10 << 20  # what the library passes on at once
 
 
@@ -64,7 +74,12 @@ def ballast(some: list[dict], size: int) -> bytes:
     return parquet(some)
 
 
-FILES = {"README.md": CARD, "data/train-00000-of-00002.parquet": parquet(rows(0, 30)), "data/train-00001-of-00002.parquet": parquet(rows(30, 60)), "data/dev-00000-of-00001.parquet": parquet(rows(60, 70))}
+FILES = {
+    "README.md": CARD,
+    "data/train-00000-of-00002.parquet": parquet(rows(0, 30)),
+    "data/train-00001-of-00002.parquet": parquet(rows(30, 60)),
+    "data/dev-00000-of-00001.parquet": parquet(rows(60, 70)),
+}
 
 
 class World:
@@ -151,7 +166,18 @@ def test_another_selection_of_the_same_files_fetches_none_again(world: World):
 def test_selections_apply_in_their_order(world: World, tmp_path: Path):
     world.hub.add(R2E, FILES)
     (tmp_path / "ids").write_text("\n".join(names(0, 40)) + "\n\n")
-    options = ["--where", "repo_name=pandas", "--where", "repo_name=numpy", "--where", "image_name=images/0:1", "--ids", str(tmp_path / "ids"), "--skip", "1"]
+    options = [
+        "--where",
+        "repo_name=pandas",
+        "--where",
+        "repo_name=numpy",
+        "--where",
+        "image_name=images/0:1",
+        "--ids",
+        str(tmp_path / "ids"),
+        "--skip",
+        "1",
+    ]
     world.fetch("train", "r2e-gym-subset", *options)
     expected = [row["instance_id"] for row in rows(0, 40) if row["number"] % 3 < 2 and row["number"] % 4 == 0][1:]
     assert world.ids() == expected
@@ -197,7 +223,9 @@ def test_a_killed_download_goes_on_from_where_it_was(world: World):
 
 
 def test_kills_at_any_moment_leave_nothing_half_written(world: World):
-    world.hub.add(R2E, {"a/train-00000-of-00002.parquet": ballast(rows(0, 400), 12 << 20), "a/train-00001-of-00002.parquet": ballast(rows(400, 800), 12 << 20)})
+    world.hub.add(
+        R2E, {"a/train-00000-of-00002.parquet": ballast(rows(0, 400), 12 << 20), "a/train-00001-of-00002.parquet": ballast(rows(400, 800), 12 << 20)}
+    )
     kills = 0
     for wait_s in (0.3, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.7):
         process = world.start("fetch", str(world.folder), "train", "r2e-gym-subset")
@@ -314,7 +342,9 @@ def test_offline_takes_what_the_cache_has(world: World, tmp_path: Path):
     world.folder = tmp_path / "elsewhere"
     world.fetch(HF_HUB_OFFLINE="1")
     assert world.ids() == names(0, 60) and world.manifest()["revision"] == commit and not world.hub.requests
-    assert "data/dev-00000-of-00001.parquet of R2E-Gym/R2E-Gym-Subset is not in the cache" in world.fetch("eval", f"{R2E}:dev", code=75, HF_HUB_OFFLINE="1")
+    assert "data/dev-00000-of-00001.parquet of R2E-Gym/R2E-Gym-Subset is not in the cache" in world.fetch(
+        "eval", f"{R2E}:dev", code=75, HF_HUB_OFFLINE="1"
+    )
     said = world.fetch("eval", "swe-gym", code=75, HF_HUB_OFFLINE="1")
     assert "does not know SWE-Gym/SWE-Gym" in said and "run once without HF_HUB_OFFLINE" in said and not world.hub.requests
     blob = max(world.cache.glob("hub/datasets--*/blobs/*"), key=lambda path: path.stat().st_size)
@@ -440,7 +470,9 @@ print(pa.default_memory_pool().max_memory())
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path):
     def peak(count: int) -> int:
-        path = _file(tmp_path, [{"instance_id": f"row-{n}", "text": random.Random(n).randbytes(50_000).hex()} for n in range(count)], row_group_size=50)
+        path = _file(
+            tmp_path, [{"instance_id": f"row-{n}", "text": random.Random(n).randbytes(50_000).hex()} for n in range(count)], row_group_size=50
+        )
         command = [sys.executable, "-c", PEAK, str(path), str(tmp_path / "out.parquet")]
         told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
         assert pq.read_metadata(tmp_path / "out.parquet").num_rows == count
@@ -451,11 +483,15 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path):
 
 
 def test_jsonl_columns_that_come_late_or_begin_with_nulls_keep_their_type(tmp_path: Path):
-    lines = [{"instance_id": f"row-{n}", "late": None if n < 90 else "text", "when": "2024-01-02"} | ({"new": [n]} if n > 80 else {}) for n in range(100)]
+    lines = [
+        {"instance_id": f"row-{n}", "late": None if n < 90 else "text", "when": "2024-01-02"} | ({"new": [n]} if n > 80 else {}) for n in range(100)
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     written = data_rows.write([tmp_path / "in.jsonl"], Selection(), tmp_path / "out.parquet", "here")
     assert written.columns["late"] == written.columns["when"] == "string" and written.images is None
-    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [{"instance_id": line["instance_id"], "late": line["late"], "when": line["when"], "new": line.get("new")} for line in lines]
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [
+        {"instance_id": line["instance_id"], "late": line["late"], "when": line["when"], "new": line.get("new")} for line in lines
+    ]
     (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{"a": ')
     with pytest.raises(DatasetError, match="bad.jsonl cannot be read as jsonl"):
         data_rows.write([tmp_path / "bad.jsonl"], Selection(), tmp_path / "bad.parquet", "here")
@@ -465,11 +501,19 @@ def test_jsonl_columns_that_come_late_or_begin_with_nulls_keep_their_type(tmp_pa
 @pytest.mark.parametrize(
     "paths, card, splits",
     [
-        (["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/dev_10pr_v1-00000-of-00001.parquet", "x.md"], {}, {"train": 2, "dev_10pr_v1": 1}),
+        (
+            ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/dev_10pr_v1-00000-of-00001.parquet", "x.md"],
+            {},
+            {"train": 2, "dev_10pr_v1": 1},
+        ),
         (["train.jsonl", "train.parquet", "test.jsonl"], {}, {"train": 1, "test": 1}),
         (["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"], {}, {"train": 2, "test": 1}),
         (["a/train/0000.parquet", "b/train/0000.parquet", "b/test/0000.parquet"], {}, {"a/train": 1, "b/train": 1, "test": 1}),
-        (["rows/x-1.parquet", "rows/x-2.parquet", "rows/old/x-3.parquet"], {"configs": [{"config_name": "c", "data_files": [{"split": "new", "path": ["rows/x-*"]}]}]}, {"new": 2}),
+        (
+            ["rows/x-1.parquet", "rows/x-2.parquet", "rows/old/x-3.parquet"],
+            {"configs": [{"config_name": "c", "data_files": [{"split": "new", "path": ["rows/x-*"]}]}]},
+            {"new": 2},
+        ),
         (["rows/x.parquet", "y.parquet"], {"configs": [{"config_name": "c", "data_files": "**/x*"}]}, {"train": 1}),
         (["pool/train.parquet"], {"configs": [{"config_name": "c"}]}, {"train": 1}),
     ],
