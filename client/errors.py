@@ -3,6 +3,10 @@
     StackError
     ├── ConfigError                 what the user wrote cannot work
     │   └── SetupError              something the machine needs is missing
+    │       └── DatasetError        a dataset, split, column or row that was asked for is not there
+    │           ├── DatasetGated    the hub wants a token for it, or another one
+    │           ├── HubUnreachable  no answer, or offline and not in the cache
+    │           └── DatasetCorrupt  the bytes are not those that the checksum tells of
     ├── ClientError                 the caller's request cannot be served
     │   ├── InvalidRequest          400  a field is missing or wrong
     │   ├── Unauthorized            401  the token is missing or unknown
@@ -59,6 +63,22 @@ class ConfigError(StackError):
 
 class SetupError(ConfigError):
     code = "setup_incomplete"
+
+
+class DatasetError(SetupError):
+    code = "dataset"
+
+
+class DatasetGated(DatasetError):
+    code = "dataset_gated"
+
+
+class HubUnreachable(DatasetError):
+    code, transient = "hub_unreachable", True
+
+
+class DatasetCorrupt(DatasetError):
+    code = "dataset_corrupt"
 
 
 class ClientError(StackError):
