@@ -44,7 +44,7 @@ def run_session(demo: Path) -> str:
         row, _, task = catalog.whole("train", catalog.ids("train")[0])
     except StackError as missing:
         raise SessionFault(f"the demo's rows are not there: {missing}", BUILD_DEMO) from missing
-    fix = f"git apply -R <<'END'\n{row["patch"].rstrip()}\nEND"
+    fix = f"git apply -R <<'END'\n{row['patch'].rstrip()}\nEND"
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="swe-rl-check-") as folder, conformance_model.serving("127.0.0.1") as model:
         server, url, log = _start(Path(folder), demo)

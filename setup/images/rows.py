@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
+from agent_server.grading import plug
 from client.errors import ConfigError
 
 IMAGE_COLUMNS = ("docker_image", "image", "image_name")  # the first that is filled
@@ -27,6 +28,11 @@ def images_of(rows: Iterable[Row], derive: Callable[[Row], str | None] = lambda 
             raise ConfigError(f"row {which} names no image: none of {', '.join(IMAGE_COLUMNS)} is filled; fill one or drop the row")
         names[name] = None
     return list(names)
+
+
+def published_name(row: Row) -> str | None:
+    """The name that SWE-bench and SWE-Gym publish the image of such a row under, which names none itself."""
+    return plug.load("swebench").image(row) if row.get("instance_id") and row.get("repo") else None
 
 
 def read_rows(data_path: Path) -> list[Row]:
