@@ -90,7 +90,7 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
         if back:
             protected.restore(dataset, task, sandbox, back)
     repository.bring_back(dataset, task, sandbox)
-    ran, limit = _run(dataset, task, sandbox, rules)
+    ran, limit = _run(dataset, task, sandbox, rules, log_file)
     if log_file:
         log_file.write_text(ran.log, errors="surrogateescape")
         facts["log_path"] = str(log_file)
@@ -124,7 +124,7 @@ def _printed_reward(task: Task, ran: Ran) -> float:
     return reward
 
 
-def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules) -> tuple[Ran, str]:
+def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file: Path | None) -> tuple[Ran, str]:
     """What the tests left, and the limit that ended them early."""
     nonce = secrets.token_hex(8)
     script, log, report = (f"/tmp/.{kind}.{nonce}" for kind in ("tests.sh", "log", "xml"))
@@ -136,9 +136,11 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules) -> tuple[
     except SandboxLimitExceeded as exceeded:
         return Ran("", None, 137), exceeded.limit
     if result.limit == "time":
-        said = read_file(sandbox, log)[-LOG_TAIL_CHARACTERS:]
+        said = read_file(sandbox, log)
+        if log_file:
+            log_file.write_text(said, errors="surrogateescape")
         raise GraderTimeout(
-            f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said}"
+            f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said[-LOG_TAIL_CHARACTERS:]}"
         )
     xml = read_file(sandbox, report)
     return Ran(read_file(sandbox, log), parse_junit(xml, dataset.test_files(task)) if xml else None, result.returncode), result.limit

@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_server.grading.dataset import Dataset, Ran, ids_of, runs_pytest, text
 from agent_server.tasks.task import Task
+from client.errors import GraderError
 
 TEST_PATCH_END = "EOF_114329324912"
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")  # swebench's NON_TEST_EXTS
@@ -101,10 +102,12 @@ class SweBench(Dataset):
         from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
         from swebench.harness.grading import parse_test_exit_code
 
-        if START_TEST_OUTPUT not in ran.log or END_TEST_OUTPUT not in ran.log:
-            return {}
-        between = ran.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
-        found = _parsers()[task.row["log_parser"]](between, _spec(task))
+        found = {}
+        if START_TEST_OUTPUT in ran.log and END_TEST_OUTPUT in ran.log:
+            between = ran.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
+            found = _parsers()[task.row["log_parser"]](between, _spec(task))
+        if not found:
+            _refuse_broken_environment(task, ran.log)
         failures = {"FAILED", "ERROR"}
         if parse_test_exit_code(ran.log) not in (None, 0) and found and not failures & set(found.values()):
             return {}  # the harness's rule: a runner that failed and reports no failure was not the one that printed this
@@ -122,6 +125,15 @@ class SweBench(Dataset):
         gold = {"FAIL_TO_PASS": list(task.fail_to_pass), "PASS_TO_PASS": list(task.pass_to_pass)}
         report = get_eval_tests_report(dict(outcomes), gold, eval_type=EvalType(task.row["eval_type"]))
         return get_resolution_status(report) == ResolvedStatus.FULL.value
+
+
+def _refuse_broken_environment(task: Task, log: str) -> None:
+    """The harness's rule for a log without any outcome: some signs can only come from the environment. Raises GraderError."""
+    from swebench.harness.infra_failure import TIER_ENVIRONMENT, classify_text
+
+    reason, tier = classify_text(log) or ("", "")
+    if tier == TIER_ENVIRONMENT:
+        raise GraderError(f"row {task.task_id}: no test ran, and what was printed shows a broken environment ({reason}): {log[-1000:]}")
 
 
 def _reported_passed(test: str, report: Mapping[str, str]) -> bool:

@@ -91,15 +91,15 @@ def run_usual() -> float:
     started = time.monotonic()
     _quietly(sys.executable, "-c", "from agent_server.agents import mini; mini.preload()")
     agent, grader = (f"bench{uuid.uuid4().hex[:12]}" for _ in range(2))
-    _instance(agent, lambda: [_exec(agent, command) for command in (PREPARE, *COMMANDS, SUBMIT)])
-    _instance(grader, lambda: [_exec(grader, command) for command in (PREPARE, FIX, ROW["test_cmd"])])
+    instance(agent, lambda: [execute(agent, command) for command in (PREPARE, *COMMANDS, SUBMIT)])
+    instance(grader, lambda: [execute(grader, command) for command in (PREPARE, FIX, ROW["test_cmd"])])
     took = time.monotonic() - started
     polled = POLL_S * (took // POLL_S + 1)
     time.sleep(polled - took)
     return polled
 
 
-def _instance(name: str, use) -> None:
+def instance(name: str, use) -> None:
     program = apptainer.find_apptainer()
     options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", *(["--no-privs"] if os.geteuid() == 0 else [])]
     _quietly(program, "instance", "start", *options, IMAGE, name)
@@ -109,7 +109,7 @@ def _instance(name: str, use) -> None:
         _quietly(program, "instance", "stop", name)
 
 
-def _exec(name: str, command: str) -> None:
+def execute(name: str, command: str) -> None:
     _quietly(apptainer.find_apptainer(), "exec", "--pwd", "/testbed", f"instance://{name}", "bash", "-c", command)
 
 

@@ -202,11 +202,12 @@ def test_a_reward_command_stands_for_the_tests(shop, tmp_path):
             script.grade(patch, replace(RULES, command=command))
 
 
-def test_tests_that_do_not_end_are_a_failure_not_a_zero(shop):
+def test_tests_that_do_not_end_are_a_failure_not_a_zero(shop, tmp_path):
     script = shop("eval_script")
     slow = replace(script.task, row=script.task.row | {"eval_script": "echo began; sleep 100"})
     with pytest.raises(GraderTimeout, match="AGENT_SERVER_GRADING_TIMEOUT_S.*\n?.*began"):
-        grade(script.dataset, slow, PATCH, script.sandbox(), Rules(timeout_s=1.0))
+        grade(script.dataset, slow, PATCH, script.sandbox(), Rules(timeout_s=1.0), log_file=tmp_path / "tests.log")
+    assert (tmp_path / "tests.log").read_text() == "began\n"
 
 
 def test_a_row_that_does_not_fit_its_image_is_a_failure(shop):
@@ -226,6 +227,15 @@ def test_what_is_printed_is_not_believed_where_pytest_reports(shop):
     fake = "import os\n" + "".join(f"print({f'PASSED {name}'!r})\n" for name in names) + "os._exit(0)\n"
     found = bench.grade(bench.patch(f"printf %s {shlex.quote(fake)} >>calc/core.py"))
     assert not found.resolved and set(found.tests.values()) == {"MISSING"}
+
+
+def test_a_broken_environment_is_a_failure_by_the_harness_rule(shop):
+    bench = shop("swebench_new")
+    broken = replace(bench.task, row=bench.task.row | {"eval_script": "echo 'bash: fork: Cannot allocate memory'"})
+    with pytest.raises(GraderError, match=r"a broken environment \(out_of_memory\)"):
+        grade(bench.dataset, broken, PATCH, bench.sandbox(), RULES)
+    silent = replace(bench.task, row=bench.task.row | {"eval_script": "echo nothing"})
+    assert not grade(bench.dataset, silent, PATCH, bench.sandbox(), RULES).resolved
 
 
 def test_every_part_of_a_row_survives_the_way_to_the_worker(shop):

@@ -1,0 +1,76 @@
+"""What grading a submission costs beyond the tests themselves, its fresh sandbox included; beside the usual way, in the same run.
+
+    python -m scripts.bench.grading [--repeat 20]
+
+The usual way: `apptainer instance start`, one `apptainer exec` each for the bug, the patch and the tests, `instance stop`.
+Invariant: both apply the same patch to the same image and run the same tests.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent_server.grading import repository
+from agent_server.grading.base import Rules, grade
+from agent_server.grading.dataset import REPOSITORY
+from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.limits import Limits
+from agent_server.tasks.catalog import Catalog
+from scripts.bench.agent_server import FIX, IMAGE, PREPARE, execute, instance
+from scripts.bench.serving import DEMO
+
+LIMITS = Limits(4 << 30, 512, 2 << 30, 3600.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=20)
+    repeat = parser.parse_args().repeat
+    catalog = Catalog(DEMO / "tasks")
+    row, dataset, task = catalog.whole("train", catalog.ids("train")[0])
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+
+        def sandbox():
+            return apptainer.start(IMAGE, scratch=scratch, env={}, start_timeout_s=60, limits=LIMITS)
+
+        agents = sandbox()
+        repository.prepare(dataset, task, agents)
+        dataset.fix(row, task, agents)
+        gold = repository.collect_diff(agents)
+        agents.close()
+
+        def ours() -> None:
+            fresh = sandbox()
+            try:
+                assert grade(dataset, task, gold, fresh, Rules(60.0)).resolved
+            finally:
+                fresh.close()
+
+        def usual() -> None:
+            instance("benchgrading", lambda: [execute("benchgrading", command) for command in (PREPARE, FIX, row["test_cmd"])])
+
+        warm = sandbox()
+        tests = median_s(repeat, lambda: warm.run(row["test_cmd"], cwd=REPOSITORY, timeout_s=60))
+        warm.close()
+        ours_s, usual_s = median_s(repeat, ours) - tests, median_s(max(3, repeat // 4), usual) - tests
+    print(f"the tests themselves: {tests * 1e3:.0f} ms; beyond them, medians of {repeat}:")
+    print(f"{'':20} {'ours':>8} {'usual':>8} {'ratio':>7}  bound")
+    print(f"{'one grading, ms':20} {ours_s * 1e3:8.0f} {usual_s * 1e3:8.0f} {usual_s / ours_s:7.1f}  500")
+
+
+def median_s(repeat: int, act: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(repeat):
+        started = time.monotonic()
+        act()
+        taken.append(time.monotonic() - started)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
