@@ -10,7 +10,7 @@ import sys
 from agent_server import logs
 from agent_server.agents import plug
 from agent_server.config import Settings, variable
-from agent_server.sandboxes import apptainer, cgroup
+from agent_server.sandboxes import apptainer, cgroup_room
 from agent_server.tasks.catalog import Catalog
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
 
@@ -32,7 +32,7 @@ def main() -> None:
         print(f"agent_server: {wrong}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
-    if room := cgroup.settle():
+    if room := cgroup_room.settle():
         print(f"agent_server: each sandbox gets a cgroup in {room}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])

@@ -33,12 +33,14 @@ KILL_GRACE_S = 2.0
 ANSWER_S = 30.0  # for what the shell does itself
 KILLED = 128 + signal.SIGKILL
 
+# What the kernel kills where a cgroup's memory is used up: of many small processes the largest is Apptainer's own.
+KILL_COMMANDS_FIRST = "killed_first=yes\n"
 # $1 nonce, $2 directory, $3 command. The command's bash has the output file (3) as stdout and stderr, and no control
 # pipe; the shell's own remarks ("Killed") are not the command's output.
 PRELUDE = f"""
 ulimit -c 0 -f {FILE_LIMIT_BYTES // 1024}
 exec 3>&2 2>/dev/null
-run() {{ ( cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
+run() {{ ( [ -z "$killed_first" ] || echo 1000 >/proc/self/oom_score_adj; cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
 """
 
 
@@ -69,7 +71,7 @@ class PersistentShell:
         self._spare: frozenset[int] = frozenset()
         self._watchdog: Watchdog | None = None
         try:
-            self._send(PRELUDE)
+            self._send(PRELUDE + (KILL_COMMANDS_FIRST if cgroup else ""))
             self._begin("true", "/", nonce := secrets.token_hex(8))
             if self._await_status(nonce, time.monotonic() + start_timeout_s) is None:
                 raise SandboxStartFailed(f"the sandbox did not answer within {start_timeout_s:g} s: {self._said()}")

@@ -116,7 +116,10 @@ def _answer(question: bytes, judge: Judge) -> str:
     judge.heed_kernel()
     if question == BEGINS:
         judge.exceeded = ""
-    return judge.ended_by if question == ENDED_BY else judge.exceeded
+    if question == ENDED_BY:  # asked once it has died: what its last command exceeded is why
+        judge.ended_by = judge.ended_by or judge.exceeded
+        return judge.ended_by
+    return judge.exceeded
 
 
 def _keep_open(descriptors: set[int]) -> None:

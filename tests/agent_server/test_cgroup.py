@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from agent_server.config import Settings
-from agent_server.sandboxes import apptainer, cgroup
-from agent_server.sandboxes.cgroup import LEAF, Cgroup
+from agent_server.sandboxes import apptainer, cgroup, cgroup_room
+from agent_server.sandboxes.cgroup import Cgroup
+from agent_server.sandboxes.cgroup_room import LEAF
 from agent_server.sandboxes.leftovers import reclaim
 from agent_server.sandboxes.limits import THREADS_A_PROCESS, Limits
 from agent_server.sandboxes.processes import descendants, look_up
@@ -42,7 +43,7 @@ class Kernel:
         (self.service / "cgroup.subtree_control").write_text("\n")
         self.mount("/")
         self.put_us("/system/agents")
-        monkeypatch.setattr(cgroup, "PROC", self.proc)
+        monkeypatch.setattr(cgroup_room, "PROC", self.proc)
         monkeypatch.setattr(Path, "rmdir", lambda folder: self._rmdir(folder))
 
     def mount(self, root: str) -> None:
@@ -50,10 +51,10 @@ class Kernel:
 
     def put_us(self, path: str) -> None:
         (self.proc / "cgroup").write_text(f"4:memory:/elsewhere\n0::{path}\n")
-        cgroup.find_room.cache_clear()
+        cgroup_room.find_room.cache_clear()
 
     def settled(self) -> None:
-        cgroup.settle()
+        cgroup_room.settle()
         (self.service / "cgroup.subtree_control").write_text("memory pids\n")
         self.put_us(f"/system/agents/{LEAF}")
 
@@ -91,7 +92,7 @@ def kernel(monkeypatch):
         Path(folder).chmod(0o755)  # unlike tmp_path it can be read by another user
         yield Kernel(Path(folder), monkeypatch)
         monkeypatch.undo()
-    cgroup.find_room.cache_clear()
+    cgroup_room.find_room.cache_clear()
 
 
 @pytest.fixture
@@ -114,8 +115,8 @@ def made(kernel, tmp_path):
 
 
 def test_the_server_moves_aside_and_opens_the_controllers(kernel):
-    assert cgroup.find_room() is None
-    assert cgroup.settle() == kernel.service
+    assert cgroup_room.find_room() is None
+    assert cgroup_room.settle() == kernel.service
     assert (kernel.service / LEAF / "cgroup.procs").read_text() == str(os.getpid())
     assert (kernel.service / "cgroup.subtree_control").read_text() == "+memory +pids"
 
@@ -125,9 +126,9 @@ def test_a_started_process_finds_the_room_beside_its_leaf(kernel, root, ours):
     kernel.mount(root)
     kernel.put_us(f"{ours}/{LEAF}")
     (kernel.service / "cgroup.subtree_control").write_text("cpu memory pids\n")
-    assert cgroup.find_room() == kernel.service
+    assert cgroup_room.find_room() == kernel.service
     before = kernel.tree()
-    assert cgroup.settle() == kernel.service  # a server that was started in the leaf
+    assert cgroup_room.settle() == kernel.service  # a server that was started in the leaf
     assert kernel.tree() == before | {"system/agents/cgroup.subtree_control": "+memory +pids"}
 
 
@@ -167,8 +168,8 @@ def controllers_refused(kernel):
 def test_without_cgroups_nothing_changes(kernel, reason, tmp_path):
     reason(kernel)
     before = kernel.tree()
-    assert cgroup.settle() is None
-    assert cgroup.find_room() is None
+    assert cgroup_room.settle() is None
+    assert cgroup_room.find_room() is None
     assert make(tmp_path / "scratch" / "s.1") is None
     cgroup.reclaim(tmp_path / "scratch", lambda name: True)
     assert kernel.tree() == before
@@ -177,7 +178,7 @@ def test_without_cgroups_nothing_changes(kernel, reason, tmp_path):
 def test_refused_we_move_back(kernel):
     (kernel.service / "cgroup.procs").write_text("")
     controllers_refused(kernel)
-    assert cgroup.settle() is None
+    assert cgroup_room.settle() is None
     assert (kernel.service / "cgroup.procs").read_text() == str(os.getpid())
     assert [files["cgroup.procs"] for files in kernel.removed] == [str(os.getpid())]  # the leaf
 
@@ -186,7 +187,7 @@ def test_refused_we_move_back(kernel):
 def test_a_leaf_whose_siblings_are_not_limited_is_no_room(kernel, control):
     kernel.put_us(f"/system/agents/{LEAF}")
     (kernel.service / "cgroup.subtree_control").write_text(control)
-    assert cgroup.find_room() is None
+    assert cgroup_room.find_room() is None
 
 
 @pytest.fixture
@@ -201,13 +202,13 @@ def another_user():
 
 def test_a_hierarchy_that_is_not_ours_to_write_stays_as_it_is(kernel, another_user):
     before = kernel.tree()
-    assert cgroup.settle() is None
+    assert cgroup_room.settle() is None
     assert kernel.tree() == before and f"system/agents/{LEAF}" not in before
 
 
 def test_room_that_is_not_ours_to_write_is_none(settled_kernel, another_user):
     assert Path(settled_kernel.service, "cgroup.subtree_control").read_text() == "memory pids\n"
-    assert cgroup.find_room() is None
+    assert cgroup_room.find_room() is None
 
 
 # --- the cgroup of a sandbox --------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ def run(sandbox, command):
 def test_the_sandbox_is_limited_before_its_program_runs(start, kernel, tmp_path):
     sandbox, folder = start()
     assert list(map(int, (tmp_path / "seen").read_text().split())) == [sandbox.pid, sandbox.pid, LIMITS.memory_bytes, LIMITS.tasks]
-    assert run(sandbox, "echo alive").output == "alive\n"
+    assert run(sandbox, "cat /proc/$PPID/oom_score_adj /proc/self/oom_score_adj").output == "0\n1000\n"  # the shell and init live on
     sandbox.close()
     assert not folder.exists() and kernel.removed[-1]["cgroup.kill"] == "1"
 
