@@ -11,7 +11,7 @@ from pathlib import Path
 from agent_server import golden, logs
 from agent_server.agents import plug
 from agent_server.config import Settings, variable
-from agent_server.sandboxes import apptainer
+from agent_server.sandboxes import apptainer, cgroup_room
 from agent_server.tasks.catalog import open_catalog
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
 
@@ -35,6 +35,8 @@ def main() -> None:
         print(f"agent_server: {wrong}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
+    if room := cgroup_room.settle():
+        print(f"agent_server: each sandbox gets a cgroup in {room}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
 

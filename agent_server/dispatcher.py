@@ -17,6 +17,7 @@ import time
 from agent_server.config import Settings
 from agent_server.events import ENDS, MOST_AT_ONCE, EventLog
 from agent_server.executors.base import Executor
+from agent_server.sandboxes import cgroup
 from agent_server.sandboxes.leftovers import reclaim
 from agent_server.sandboxes.loops import LoopSweep
 from agent_server.scheduler import admissions, free_slots
@@ -231,6 +232,7 @@ class Dispatcher:
         again = self._store.requeue(session_id, lost, attempt=attempt, most_attempts=MOST_ATTEMPTS)
         if again or self._store.end_without_result(session_id, lost, attempt=attempt):
             self._executor.kill_group(pid)
+            cgroup.reclaim(self._settings.scratch_dir, f"{session_id}.{attempt}".__eq__)
             shutil.rmtree(self._settings.scratch_dir / f"{session_id}.{attempt}", ignore_errors=True)
 
     def _stop_unwanted(self) -> list[sqlite3.Row]:

@@ -1,6 +1,6 @@
 """Apptainer sandboxes: one `apptainer exec` a sandbox, writes to a tmpfs, no network, no host paths, no capabilities.
 
-What of the host can still be read inside: the image's file name, the user's home directory by name, /etc/hosts, /sys.
+What of the host can still be read inside: the names of the image's file and of the sandbox's cgroup, the user's home directory by name, /etc/hosts, /sys.
 As another user than root a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 as it comes).
 Invariant: a sandbox is one child process; when it ends, everything in it has ended, and no mount or loop device stays.
 """
@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from agent_server.sandboxes.binds import Binds
+from agent_server.sandboxes.cgroup import Cgroup
 from agent_server.sandboxes.leftovers import write_label
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
@@ -73,8 +74,9 @@ def start(
             name = Path(folder) / image.name
             name.symlink_to(image.resolve())
             shell = PersistentShell(
-                [*argv, str(name), "bash", "--noprofile", "--norc", "-s"], start_timeout_s=start_timeout_s, env=clean, limits=limits
-            )
+                [*argv, str(name), "bash", "--noprofile", "--norc", "-s"], start_timeout_s=start_timeout_s, env=clean,
+                limits=limits, cgroup=Cgroup.make(scratch, memory_bytes=limits.memory_bytes, tasks=limits.tasks) if limits else None,
+            )  # fmt: skip
     except SandboxStartFailed as failed:
         if any(sign in str(failed).lower() for sign in CORRUPT_SIGNS):
             raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {failed}") from failed

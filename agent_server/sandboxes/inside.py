@@ -83,7 +83,7 @@ class Inside:
         return of.f_blocks * of.f_frsize
 
     def end_processes(self, within_s: float) -> bool:
-        """End everything but the shell and init. False where something still lives after that time.
+        """End everything but the shell and init. False where something still lives after that time, or the shell does not.
 
         All are frozen at once before the first is killed, as a fork bomb forks faster than one process after another can
         be signalled. The kernel signals all that a sender sees, itself excepted, and lets nobody fork meanwhile.
@@ -99,7 +99,7 @@ class Inside:
             time.sleep(0.005)
             if not any(self._lives(pid) for pid in {*self.pids()} - self._keep):
                 self._signal(self._shell, signal.SIGCONT)
-                return True
+                return self._lives(self._shell)
         return False
 
     def end(self) -> None:

@@ -2,7 +2,7 @@
 
 A sandbox cannot carry its owner's label in its environment: Apptainer replaces that of its processes, and what it puts
 there can be read inside. So the label is a file in the session's scratch folder: the folder's place names the owner (one
-work directory, one server), its name the session and attempt, its content the processes.
+work directory, one server), its name the session and attempt, its content the processes. A cgroup has these in its name.
 Invariant: only a process with the pid and start time that were written down in this boot is killed, with all below it.
 """
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from agent_server.config import Settings
+from agent_server.sandboxes import cgroup
 from agent_server.sandboxes.processes import Process, descendants, kill, look_up
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def reclaim(settings: Settings, active: set[str]) -> list[str]:
     deadline = time.monotonic() + GONE_WITHIN_S
     while any(_same(root) for root in roots) and time.monotonic() < deadline:
         time.sleep(0.01)
+    cgroup.reclaim(settings.scratch_dir, lambda name: name not in active)
     for folder in reclaimed:
         shutil.rmtree(folder, ignore_errors=True)
     return [folder.name for folder in reclaimed]

@@ -1,8 +1,8 @@
 """What a sandbox may use, and the judge of what it does use.
 
 Limits hold without cgroups, by looking. What happens between two looks is not seen, so a limit can be passed for a moment;
-nor is memory that no process maps (a memfd that was only written to). A delegated cgroup2 with memory and pids controllers
-would close both gaps; none was at hand to test with, so none is used.
+nor is memory that no process maps (a memfd that was only written to). Where the sandbox has a cgroup, the kernel closes both
+gaps for memory and tasks; what it stopped is then ended like all else, so that a command ends in the same way everywhere.
 Invariant: whatever is over a limit is ended, without touching another sandbox; what cannot be ended alone ends with its
 sandbox.
 """
@@ -10,6 +10,7 @@ sandbox.
 import logging
 from dataclasses import dataclass
 
+from agent_server.sandboxes.cgroup import Cgroup
 from agent_server.sandboxes.inside import Inside
 
 log = logging.getLogger(__name__)
@@ -28,15 +29,20 @@ class Limits:
     disk_bytes: int
     cpu_s: float
 
+    @property
+    def tasks(self) -> int:
+        """Processes and threads together."""
+        return self.processes * THREADS_A_PROCESS
+
 
 class Judge:
     """`over` looks, `end` acts. `exceeded`: the limit that ended the command that runs. `ended_by`: the one that ended the
     sandbox. `cpu_s` and `peak_bytes`: used so far, as of the last look."""
 
-    def __init__(self, inside: Inside, limits: Limits):
+    def __init__(self, inside: Inside, limits: Limits, cgroup: Cgroup | None):
         self.exceeded = self.ended_by = ""
         self.peak_bytes, self.cpu_s = 0, 0.0
-        self._inside, self._limits = inside, limits
+        self._inside, self._limits, self._cgroup = inside, limits, cgroup
         self._cpu_seen_s = 0.0
         self._files_allowed = limits.disk_bytes
         if inside.room_bytes() < limits.disk_bytes:
@@ -47,6 +53,8 @@ class Judge:
 
     def over(self) -> str:
         """The limit that the sandbox is over, or "". Raises ProcessLookupError when the sandbox is gone."""
+        if limit := self._stopped_by_kernel():
+            return limit
         limits, pids = self._limits, self._inside.pids()
         if len(pids) > limits.processes:
             return "processes"
@@ -57,7 +65,7 @@ class Judge:
         self.peak_bytes = max(self.peak_bytes, usage.resident_bytes + usage.files_bytes)
         if self.cpu_s > limits.cpu_s:
             return "cpu"
-        if usage.threads > limits.processes * THREADS_A_PROCESS:
+        if usage.threads > limits.tasks:
             return "processes"
         if usage.files_bytes > self._files_allowed:
             return "disk"
@@ -69,8 +77,20 @@ class Judge:
     def end(self, limit: str) -> None:
         """End everything but the shell; the sandbox itself over `cpu`, or where that does not help."""
         log.warning("a sandbox exceeded its limit of %s", limit)
-        self.exceeded = limit
+        self.exceeded = self.ended_by = limit  # also where the sandbox is gone: the kernel may choose what it cannot live without
         if limit == "cpu" or not self._inside.end_processes(END_WITHIN_S) or self._inside.files_bytes() > self._limits.memory_bytes:
-            self.ended_by = limit
             self._inside.end()
+        else:
+            self.ended_by = ""
         self._files_allowed = max(self._limits.disk_bytes, self._inside.files_bytes() + DELETING_BYTES)
+
+    def heed_kernel(self) -> None:
+        """End what the kernel has stopped since the last look, so that it counts for the command that runs now, not a later one."""
+        if limit := self._stopped_by_kernel():
+            try:
+                self.end(limit)
+            except ProcessLookupError:
+                pass
+
+    def _stopped_by_kernel(self) -> str:
+        return self._cgroup.exceeded() if self._cgroup else ""

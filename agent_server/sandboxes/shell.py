@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agent_server.sandboxes.base import CommandResult, Used
+from agent_server.sandboxes.cgroup import Cgroup
 from agent_server.sandboxes.inside import DIRECTORIES, Inside
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
@@ -32,30 +33,37 @@ KILL_GRACE_S = 2.0
 ANSWER_S = 30.0  # for what the shell does itself
 KILLED = 128 + signal.SIGKILL
 
+# What the kernel kills where a cgroup's memory is used up: of many small processes the largest is Apptainer's own.
+KILL_COMMANDS_FIRST = "killed_first=yes\n"
 # $1 nonce, $2 directory, $3 command. The command's bash has the output file (3) as stdout and stderr, and no control
 # pipe; the shell's own remarks ("Killed") are not the command's output.
 PRELUDE = f"""
 ulimit -c 0 -f {FILE_LIMIT_BYTES // 1024}
 exec 3>&2 2>/dev/null
-run() {{ ( cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
+run() {{ ( [ -z "$killed_first" ] || echo 1000 >/proc/self/oom_score_adj; cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
 """
 
 
 class PersistentShell:
     """Starts `argv` (a program that ends in a bash reading commands from standard input) and runs commands in it."""
 
-    def __init__(self, argv: list[str], *, start_timeout_s: float, env: dict[str, str] | None = None, limits: Limits | None = None):
-        """`limits` need a program that gives the shell a PID namespace and file systems of its own. Raises
-        SandboxStartFailed with what the program said; nothing of a partial start is left."""
+    def __init__(
+        self, argv: list[str], *, start_timeout_s: float, env: dict[str, str] | None = None,
+        limits: Limits | None = None, cgroup: Cgroup | None = None,
+    ):  # fmt: skip
+        """`limits` need a program that gives the shell a PID namespace and file systems of its own. The program runs in
+        `cgroup`, which ends with it. Raises SandboxStartFailed with what the program said; nothing of a partial start is left."""
+        self._cgroup = cgroup
         self._output = open(os.memfd_create("output"), "w+b", buffering=0)
         # O_APPEND, so that after a truncation between commands late writers continue at the end, not in a hole.
         append = os.open(f"/proc/self/fd/{self._output.fileno()}", os.O_WRONLY | os.O_APPEND)
         try:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=append, env=env, cwd="/", bufsize=0
+                cgroup.entering(argv) if cgroup else argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=append, env=env, cwd="/", bufsize=0
             )
         except OSError as cannot:
             self._output.close()
+            self._remove_cgroup()
             raise SandboxStartFailed(f"cannot start {argv[0]}: {cannot}; is it installed?") from cannot
         finally:
             os.close(append)
@@ -63,14 +71,14 @@ class PersistentShell:
         self._spare: frozenset[int] = frozenset()
         self._watchdog: Watchdog | None = None
         try:
-            self._send(PRELUDE)
+            self._send(PRELUDE + (KILL_COMMANDS_FIRST if cgroup else ""))
             self._begin("true", "/", nonce := secrets.token_hex(8))
             if self._await_status(nonce, time.monotonic() + start_timeout_s) is None:
                 raise SandboxStartFailed(f"the sandbox did not answer within {start_timeout_s:g} s: {self._said()}")
             self._spare = frozenset(process.pid for process in descendants(self.pid))
             number, self.shell_pid = self._find_shell()
             if limits:
-                self._watchdog = Watchdog(self._look_inside(number), limits)
+                self._watchdog = Watchdog(self._look_inside(number), limits, cgroup)
         except SandboxDied as died:
             said = self._said()
             self.close()
@@ -127,9 +135,14 @@ class PersistentShell:
         if self._watchdog:
             self._watchdog.close()
             self._watchdog = None
+        self._remove_cgroup()
         self._process.stdin.close()
         self._process.stdout.close()
         self._output.close()
+
+    def _remove_cgroup(self) -> None:
+        if self._cgroup:
+            self._cgroup.remove()
 
     def _run(self, command: str, cwd: str, timeout_s: float) -> CommandResult:
         with self._death_explained():

@@ -14,6 +14,7 @@ import socket
 import time
 
 from agent_server.sandboxes.base import Used
+from agent_server.sandboxes.cgroup import Cgroup
 from agent_server.sandboxes.inside import Inside
 from agent_server.sandboxes.limits import Judge, Limits
 from client.errors import SandboxDied
@@ -28,13 +29,13 @@ NO_LIMIT = b"-"
 class Watchdog:
     """The worker's side. Calls raise SandboxDied when the watchdog is gone: no sandbox runs unwatched."""
 
-    def __init__(self, inside: Inside, limits: Limits):
+    def __init__(self, inside: Inside, limits: Limits, cgroup: Cgroup | None):
         self._inside = inside
         self._ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             self.pid = os.fork()
             if self.pid == 0:
-                _be_watchdog(theirs, inside, limits)
+                _be_watchdog(theirs, inside, Judge(inside, limits, cgroup))
 
     def command_begins(self) -> None:
         """Returns when nothing of an earlier command is being ended any more."""
@@ -70,21 +71,21 @@ class Watchdog:
         return answer.removeprefix(NO_LIMIT).decode()
 
 
-def _be_watchdog(worker: socket.socket, inside: Inside, limits: Limits) -> None:
+def _be_watchdog(worker: socket.socket, inside: Inside, judge: Judge) -> None:
     """Never returns: the child must not run on in the worker's code."""
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         _keep_open({0, 1, 2, worker.fileno(), *inside.descriptors})  # the worker's pipes must close when the worker ends
         _come_first()
-        _watch(worker, inside, Judge(inside, limits))
+        _watch(worker, judge)
     except BaseException:
         log.exception("the sandbox's watchdog failed")
     inside.end()
     os._exit(0)
 
 
-def _watch(worker: socket.socket, inside: Inside, judge: Judge) -> None:
+def _watch(worker: socket.socket, judge: Judge) -> None:
     """Until the worker has gone."""
     next_look: float | None = time.monotonic()
     while True:
@@ -112,9 +113,13 @@ def _answer(question: bytes, judge: Judge) -> str:
         except ProcessLookupError:
             pass
         return f"{judge.cpu_s} {judge.peak_bytes}"
+    judge.heed_kernel()
     if question == BEGINS:
         judge.exceeded = ""
-    return judge.ended_by if question == ENDED_BY else judge.exceeded
+    if question == ENDED_BY:  # asked once it has died: what its last command exceeded is why
+        judge.ended_by = judge.ended_by or judge.exceeded
+        return judge.ended_by
+    return judge.exceeded
 
 
 def _keep_open(descriptors: set[int]) -> None:
