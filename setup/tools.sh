@@ -9,6 +9,9 @@ set -euo pipefail
 tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse
   fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs)
 
+# The tests' own TLS certificate.
+[ "${1:-agents}" != test ] || tools+=(openssl=openssl)
+
 missing=()
 for tool in "${tools[@]}"; do
   command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
