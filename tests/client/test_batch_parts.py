@@ -2,7 +2,9 @@
 
 import email.utils
 import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import openai
 import pytest
 
 from client import batch_relay
-from client.batch_endpoint import Endpoint
+from client.batch_endpoint import CallerGone, Endpoint
 from client.batch_relay import Talk
 from client.batch_results import Record, Settings
 from client.batch_report import Progress, summarize, table
@@ -19,7 +21,7 @@ from client.batch_verdicts import Reply, Then, judge
 from client.errors import EndpointFailed, EndpointRefused, KeyRefused, ModelUnreachable, QuotaExhausted, RateLimited
 from client.passes import estimate, ks, pass_at_k
 from client.wire import SessionView
-from tests.client.played_endpoint import KEY, serving
+from tests.client.played_endpoint import KEY, Fault, serving
 
 
 @pytest.mark.parametrize("samples", range(1, 7))
@@ -184,3 +186,34 @@ def test_the_relay_answers_only_its_sessions():
                 with pytest.raises(openai.AuthenticationError):
                     openai.OpenAI(base_url=f"{relay.url}/v1", api_key=key, max_retries=0).chat.completions.create(model="m", messages=[])
     assert not played.requests
+
+
+def test_a_rate_limit_that_one_call_meets_holds_back_all():
+    """The others are not even sent; callers that leave are let go."""
+    left = threading.Event()
+    with serving() as played, ThreadPoolExecutor(8) as threads:
+        played.fault = lambda text, turn: Fault(429, headers={"Retry-After": "60"})
+        endpoint = Endpoint(played.url, "m", api_key=KEY, sampling={}, patience_s=1, call_timeout_s=5)
+        waiting = threading.Event()
+
+        def call() -> None:
+            endpoint.complete({"messages": []}, left.is_set, lambda seconds, fault: waiting.set())
+
+        calls = [threads.submit(call)]
+        try:
+            assert waiting.wait(10)
+            calls += [threads.submit(call) for _ in range(7)]
+            assert not wait(calls, timeout=0.5).done and played.statuses == [429]
+        finally:
+            left.set()
+        assert all(isinstance(ended.exception(timeout=10), CallerGone) for ended in calls) and played.statuses == [429]
+
+
+def test_progress_on_a_terminal_is_one_line_drawn_anew():
+    shown = []
+    progress = Progress(SimpleNamespace(isatty=lambda: True, write=shown.append, flush=lambda: None), [], 2)
+    progress.after(record("a", 0))
+    progress.after(record("b", 0, resolved=True))
+    progress.close()
+    text = "".join(shown)
+    assert text.count("\n") == 1 and text.endswith("\n") and [line.split(",")[0] for line in text.split("\r")[1:]] == ["1 of 2 samples completed", "2 of 2 samples completed"]
