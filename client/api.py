@@ -40,6 +40,10 @@ class AgentServerClient:
         """Queue a session (again); returns the server's session id. Raises InvalidRequest, Unauthorized, ServerBusy."""
         return self._call("POST", "/sessions", json=request.model_dump(exclude_none=True))["session_id"]
 
+    def tasks(self) -> dict[str, list[str]]:
+        """Row ids by mode. Raises NotFound where a server does not say."""
+        return self._call("GET", "/tasks")
+
     def get(self, session_id: str, *, wait_s: float = 0.0) -> SessionView:
         """The session now, or as soon as it is terminal, at the latest after `wait_s`. Raises NotFound."""
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}

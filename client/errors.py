@@ -29,6 +29,11 @@
     ├── ModelError                  the model's side of the conversation failed
     │   ├── ModelUnreachable        gateway or engine did not answer
     │   ├── ContextLengthExceeded   400  the prompt does not fit the context window
+    │   ├── RateLimited             429  an endpoint asks for more patience than a run has
+    │   ├── QuotaExhausted          402  the account at the endpoint is used up; no call will succeed
+    │   ├── KeyRefused              401  the endpoint does not know the API key
+    │   ├── EndpointFailed          the endpoint answered 5xx, or what cannot be read
+    │   ├── EndpointRefused         the endpoint does not accept the request, for another reason than its length
     │   └── TraceIncomplete         the agent made calls that the gateway has no tokens of
     ├── GraderError                 tests could not be run or read (never a wrong patch)
     │   └── GraderTimeout
@@ -189,6 +194,26 @@ class ModelUnreachable(ModelError):
 
 class ContextLengthExceeded(ModelError):
     code, http_status = "context_length_exceeded", 400
+
+
+class RateLimited(ModelError):
+    code, http_status = "rate_limited", 429
+
+
+class QuotaExhausted(ModelError):
+    code, http_status = "quota_exhausted", 402
+
+
+class KeyRefused(ModelError):
+    code, http_status = "key_refused", 401
+
+
+class EndpointFailed(ModelError):
+    code = "endpoint_failed"
+
+
+class EndpointRefused(ModelError):
+    code = "endpoint_refused"
 
 
 class TraceIncomplete(ModelError):

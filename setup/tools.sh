@@ -13,6 +13,9 @@ if [ "${1:-agents}" = test ]; then
   tools+=(docker-registry=docker-registry umoci=umoci busybox=busybox-static)
 fi
 
+# The tests' own TLS certificate.
+[ "${1:-agents}" != test ] || tools+=(openssl=openssl)
+
 missing=()
 for tool in "${tools[@]}"; do
   command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
