@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_server.grading import patches, protected, repository
-from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran
-from agent_server.grading.outcomes import expected_outcomes, parse_junit
+from agent_server.grading import patches, protected, repository, unittest_report
+from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran, must, runs_pytest
+from agent_server.grading.outcomes import expected_outcomes, parse_junit, parse_unittest_report
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout, SandboxLimitExceeded
@@ -127,14 +127,20 @@ def _printed_reward(task: Task, ran: Ran) -> float:
 def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file: Path | None) -> tuple[Ran, str]:
     """What the tests left, and the limit that ended them early."""
     nonce = secrets.token_hex(8)
-    script, log, report = (f"/tmp/.{kind}.{nonce}" for kind in ("tests.sh", "log", "xml"))
-    sandbox.write_file(script, rules.command or dataset.script(task))
-    # pytest reads these options wherever the script starts it. The report's name is new each time, so nothing can lie there before.
-    addopts = f"PYTEST_ADDOPTS='--junitxml={report} -o junit_family=xunit1 -p no:cacheprovider'"
+    script, log, report, lines = (f"/tmp/.{kind}.{nonce}" for kind in ("tests.sh", "log", "xml", "unittest"))
+    tests = rules.command or dataset.script(task)
+    sandbox.write_file(script, tests)
+    # Both runners find what they need wherever the script starts them. The reports' names are new each time, so that nothing can lie
+    # there before.
+    environment = f"PYTEST_ADDOPTS='--junitxml={report} -o junit_family=xunit1 -p no:cacheprovider'"
+    if not runs_pytest(tests):
+        must(sandbox, task, f"mkdir {lines}.d", cwd="/tmp")
+        sandbox.write_file(f"{lines}.d/sitecustomize.py", Path(unittest_report.__file__).read_text())
+        environment += f" {unittest_report.REPORT}={lines} PYTHONPATH={lines}.d${{PYTHONPATH:+:$PYTHONPATH}}"
     try:
-        result = sandbox.run(f"{addopts} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s)
+        result = sandbox.run(f"{environment} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s)
     except SandboxLimitExceeded as exceeded:
-        return Ran("", None, 137), exceeded.limit
+        return Ran("", 137), exceeded.limit
     if result.limit == "time":
         said = read_file(sandbox, log)
         if log_file:
@@ -143,7 +149,10 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
             f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said[-LOG_TAIL_CHARACTERS:]}"
         )
     xml = read_file(sandbox, report)
-    return Ran(read_file(sandbox, log), parse_junit(xml, dataset.test_files(task)) if xml else None, result.returncode), result.limit
+    ran = Ran(
+        read_file(sandbox, log), result.returncode, parse_junit(xml, dataset.test_files(task)) if xml else None, parse_unittest_report(read_file(sandbox, lines))
+    )
+    return ran, result.limit
 
 
 def read_file(sandbox: Sandbox, path: str) -> str:

@@ -7,7 +7,7 @@ Invariant: an instance has no state. Everything about a row is in its Task, ever
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agent_server.grading import outcomes as words
@@ -22,12 +22,13 @@ FIX = "/tmp/.fix.patch"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a row's tests left: all they printed, the outcomes by test id of pytest's own report (None where there is none), and
-    how their script ended."""
+    """What a row's tests left: all they printed, how their script ended, and outcomes by test id as the runner itself reported
+    them: pytest (None where it wrote no report) or unittest, whose ids are `test_x (pkg.Class)`."""
 
     log: str
-    report: dict[str, str] | None
     returncode: int
+    report: dict[str, str] | None = None
+    unittest: dict[str, str] = field(default_factory=dict)
 
 
 class Dataset:
@@ -102,11 +103,9 @@ class Dataset:
         return task.row["test_cmd"]
 
     def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
-        """Each test's outcome by the id that the row uses. pytest's own report counts where the script runs pytest: what is
-        merely printed, the submission's code can print too."""
-        if ran.report is not None:
-            return ran.report
-        return {} if runs_pytest(self.script(task)) else words.parse_pytest_summary(ran.log) or words.parse_unittest(ran.log)
+        """Each test's outcome by the id that the row uses, from the runner's own report: what is merely printed, the submission's
+        code can print too."""
+        return ran.unittest if ran.report is None else ran.report
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """Whether every test that should pass now, and every one that passed before, has passed: see outcomes.resolved."""

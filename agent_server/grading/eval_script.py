@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_server.grading.dataset import Dataset, Ran, ids_of, text
+from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
 from agent_server.tasks.task import Task
 
 WHOLE = "eval_script"
+OURS = {  # the runner's own report, or what it printed where its script kept the report from us
+    "pytest": lambda ran: ran.report if ran.report is not None else parse_pytest_summary(ran.log),
+    "unittest": lambda ran: ran.unittest or parse_unittest(ran.log),
+}
 
 
 class EvalScript(Dataset):
@@ -24,9 +29,11 @@ class EvalScript(Dataset):
             return "its eval_script is empty"
         if not self.image(row):
             return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
-        if text(row.get("log_parser")) and not ids_of(row.get("FAIL_TO_PASS")):
-            return "it has a log_parser and no FAIL_TO_PASS to look for"
-        return ""
+        if not (parser := text(row.get("log_parser"))):
+            return ""
+        if parser not in OURS and parser not in _swebenchs():
+            return f"log_parser is {' or '.join(OURS)} or one of swebench's, not {parser!r}"
+        return "" if ids_of(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:
         return text(row.get("image")) or text(row.get("image_name")) or text(row.get("docker_image"))
@@ -41,9 +48,13 @@ class EvalScript(Dataset):
         return task.row["eval_script"]
 
     def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
-        """By exit code, or by swebench's parser of the name that the row gives."""
-        if not task.row["log_parser"]:
+        """By exit code, or by the parser that the row names."""
+        if not (parser := task.row["log_parser"]):
             return {WHOLE: "PASSED" if ran.returncode == 0 else "FAILED"}
-        from swebench.harness.log_parsers import PARSER_REGISTRY
+        return OURS[parser](ran) if parser in OURS else _swebenchs()[parser](ran.log, None)
 
-        return PARSER_REGISTRY[task.row["log_parser"]](ran.log, None)
+
+def _swebenchs() -> Mapping[str, Any]:
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+
+    return PARSER_REGISTRY

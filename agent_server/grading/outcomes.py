@@ -9,6 +9,7 @@ the runner, and may print a summary after pytest's (an `atexit` function) or ove
 withstands all that is merely printed, so it is the one to prefer.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
@@ -206,6 +207,20 @@ def parse_unittest(output: str) -> dict[str, str]:
         _note_unittest(found, test, word)
         for kind, test in UNITTEST_FAILURE.findall(text, end.start()):
             _note_unittest(found, test, kind)
+    return found
+
+
+def parse_unittest_report(lines: str) -> dict[str, str]:
+    """`test_x (pkg.Class)` to word, from what grading/unittest_report.py wrote down: a JSON list of id and word a line."""
+    found: dict[str, str] = {}
+    for line in lines.splitlines():
+        try:
+            name, word = json.loads(line)
+            path, _, method = name.rpartition(".")
+        except (ValueError, TypeError, AttributeError):
+            continue  # the process ended in the middle of it
+        if word in WORDS:
+            _note(found, f"{method} ({path})", word)
     return found
 
 

@@ -6,14 +6,17 @@ official package's.
 Invariant: what the official harness calls resolved is resolved here, unless pytest's own report contradicts what was printed.
 """
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from agent_server.grading.dataset import Dataset, Ran, ids_of, runs_pytest, text
+from agent_server.grading.outcomes import short_unittest_id
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
+UNITTEST_ID = re.compile(r"\w+ \([\w.]+\)$")
 TEST_PATCH_END = "EOF_114329324912"
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")  # swebench's NON_TEST_EXTS
 ACTIVATE = "source /opt/miniconda3/bin/activate\nconda activate testbed\ncd /testbed"
@@ -112,7 +115,7 @@ class SweBench(Dataset):
         if parse_test_exit_code(ran.log) not in (None, 0) and found and not failures & set(found.values()):
             return {}  # the harness's rule: a runner that failed and reports no failure was not the one that printed this
         if ran.report is None:
-            return {} if runs_pytest(_command(task.row["eval_script"])) else found
+            return {} if runs_pytest(_command(task.row["eval_script"])) else _as_unittest_saw(found, task, ran)
         return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or _reported_passed(test, ran.report)}
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
@@ -125,6 +128,17 @@ class SweBench(Dataset):
         gold = {"FAIL_TO_PASS": list(task.fail_to_pass), "PASS_TO_PASS": list(task.pass_to_pass)}
         report = get_eval_tests_report(dict(outcomes), gold, eval_type=EvalType(task.row["eval_type"]))
         return get_resolution_status(report) == ResolvedStatus.FULL.value
+
+
+def _as_unittest_saw(found: dict[str, str], task: Task, ran: Ran) -> dict[str, str]:
+    """Without passes that unittest does not know of, where the row's ids are unittest's. Where a test has a docstring, its id in
+    SWE-bench is that; it can only be asked then whether any test ran."""
+    if not any(UNITTEST_ID.match(test) for test in (*task.fail_to_pass, *task.pass_to_pass)):
+        return found
+    if not ran.unittest:
+        return {}
+    seen = {test: ran.unittest.get(short_unittest_id(test), "MISSING") for test in found if UNITTEST_ID.match(test)}
+    return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or seen.get(test, "PASSED") == "PASSED"}
 
 
 def _refuse_broken_environment(task: Task, log: str) -> None:

@@ -79,6 +79,7 @@ def test_nothing_comes_in_many_spellings(tmp_path, value):
         ([R2E | {"expected_output_json": '{"a": "FAILED"}'}], "has no test that should pass"),
         ([SCRIPT | {"image": None}], "AGENT_SERVER_DEFAULT_IMAGE is not set"),
         ([SCRIPT | {"log_parser": "parse_log_pytest"}], "it has a log_parser and no FAIL_TO_PASS"),
+        ([SCRIPT | {"log_parser": "mine", "FAIL_TO_PASS": ["a"]}], "log_parser is pytest or unittest or one of swebench's, not 'mine'"),
         ([{"instance_id": "x", "question": "y"}], "is of no known kind: r2e lacks"),
         ([], "has no rows"),
     ],

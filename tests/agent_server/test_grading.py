@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import plug, repository
+from agent_server.grading import hostile, plug, repository
 from agent_server.grading.base import Grade, Rules, grade
 from agent_server.grading.patches import is_patch, statistics
 from agent_server.sandboxes import apptainer
@@ -13,7 +13,7 @@ from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout
-from tests.agent_server.real_rows import BUGGY, FIXED, NEW_TESTS, STATEMENT
+from tests.agent_server.real_rows import BUGGY, F2P, FIXED, NEW_TESTS, STATEMENT
 
 LIMITS = Limits(2**30, 200, 2**28, 600.0)
 RULES = Rules(timeout_s=60.0)
@@ -224,9 +224,32 @@ def test_a_row_that_does_not_fit_its_image_is_a_failure(shop):
 def test_what_is_printed_is_not_believed_where_pytest_reports(shop):
     bench = shop("swebench_new")
     names = [*bench.task.fail_to_pass, *bench.task.pass_to_pass]
-    fake = "import os\n" + "".join(f"print({f'PASSED {name}'!r})\n" for name in names) + "os._exit(0)\n"
+    fake = hostile.WRITE_AND_LEAVE.format(text="".join(f"PASSED {name}\n" for name in names).encode())
     found = bench.grade(bench.patch(f"printf %s {shlex.quote(fake)} >>calc/core.py"))
-    assert not found.resolved and set(found.tests.values()) == {"MISSING"}
+    assert not found.resolved and set(found.tests.values()) == {"MISSING"} and "PASSED tests/test_core.py" in found.log
+
+
+def test_what_is_printed_is_not_believed_where_unittest_reports(shop):
+    django = shop("swebench_old")
+    fake = "import os\n" + "".join(f"os.write(1, {f'{name} ... ok{chr(10)}'.encode()!r})\n" for name in (*django.task.fail_to_pass, *django.task.pass_to_pass))
+    forged = django.grade(django.patch(f"printf %s {shlex.quote(fake + 'os._exit(0)')} >>calc/core.py"))
+    assert "... ok" in forged.log and not forged.resolved
+    assert django.grade(django.patch(SOLVE)).resolved
+
+
+@pytest.mark.parametrize("parser, ids", [("pytest", F2P), ("unittest", ["test_total (test_it.It)"]), ("parse_log_pytest_v2", F2P)])
+def test_a_script_may_name_its_parser(shop, parser, ids):
+    script = shop("eval_script")
+    runs = {
+        "unittest": "cat >/tmp/test_it.py <<'END'\nimport unittest\nfrom calc.core import total\nclass It(unittest.TestCase):\n    def test_total(self):\n        assert total([1, 2]) == 3\nEND\nPYTHONPATH=/tmp:/testbed:$PYTHONPATH python3 -m unittest -v test_it",
+    }
+    pytest_run = f"cat >tests/test_core.py <<'END'\n{NEW_TESTS}END\npython3 -m pytest -rA tests/test_core.py"
+    row = script.row | {"eval_script": runs.get(parser, pytest_run), "log_parser": parser, "FAIL_TO_PASS": ids}
+    assert script.dataset.fault(row) == ""
+    task = script.dataset.task(row)
+    assert grade(script.dataset, task, PATCH, script.sandbox(), RULES).resolved
+    lost = grade(script.dataset, task, "", script.sandbox(), RULES)
+    assert not lost.resolved and set(lost.tests.values()) <= {"FAILED", "MISSING"}
 
 
 def test_a_broken_environment_is_a_failure_by_the_harness_rule(shop):
