@@ -16,20 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent_server.store import changes, views
+from agent_server.store.changes import Fenced
 from agent_server.store.schema import migrate
 from agent_server.tasks import leases
 from client.errors import Cancelled, NotFound, ServerBusy, StackError, StorageError
-from client.wire import EXIT_CODES, SessionRequest, SessionView, Status
+from client.wire import SessionRequest, SessionView, Status
 
 DATABASE_NAME = "agent_server.sqlite"
 BUSY_TIMEOUT_S = 30.0
 BUSY_LOOK_MS = 2
 ACTIVE = ("running", "grading")
 TOLD = "events told"  # the number of the last event that was passed on
-
-
-class Fenced(Exception):
-    """This attempt is not (or no longer) the one that may write."""
 
 
 class Store:
@@ -93,7 +91,7 @@ class Store:
             ).fetchone()
             if known:
                 return known["id"], Status(known["status"])
-            limit = _number(db, "queue", default=None)
+            limit = changes.number(db, "queue", default=None)
             if limit is not None and (n_queued := db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()[0]) >= limit:
                 raise ServerBusy(f"{n_queued} sessions are queued and the queue holds {limit} (AGENT_SERVER_QUEUE_LIMIT); ask again later")
             task_id = lease(db, request)
@@ -105,8 +103,8 @@ class Store:
                  request.api_key, json.dumps(request.metadata), time.time()),
             )  # fmt: skip
             about = {"task_id": task_id, "run_id": request.run_id, "group_id": request.group_id, "mode": request.mode}
-            _event(db, session_id, "queued", about)
-            _tell_of_large_group(db, session_id, request)
+            changes.event(db, session_id, "queued", about)
+            changes.tell_of_large_group(db, session_id, request)
         return session_id, Status.QUEUED
 
     def view(self, session_id: str) -> SessionView:
@@ -114,7 +112,7 @@ class Store:
         rows = self.read("SELECT * FROM sessions WHERE id = ?", session_id)
         if not rows:
             raise NotFound(f"no session {session_id!r}; it was never created here, or its record has expired")
-        return _view(rows[0])
+        return views.view(rows[0])
 
     def request_cancel(self, session_id: str) -> Status:
         """Mark the session unwanted. A queued one is cancelled by this; a running one still has to be stopped."""
@@ -125,7 +123,7 @@ class Store:
             db.execute("UPDATE sessions SET cancel_requested = 1 WHERE id = ?", (session_id,))
             if row["status"] != Status.QUEUED:
                 return Status(row["status"])
-            _end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled while queued").as_dict())
+            changes.end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled while queued").as_dict())
         return Status.CANCELLED
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -145,7 +143,7 @@ class Store:
         """Change some limits, for the server and for workers that run. Nothing that runs is stopped."""
         with self.transaction() as db:
             for name, value in limits.items():
-                _set_number(db, name, value)
+                changes.set_number(db, name, value)
 
     # --- the dispatcher's side ------------------------------------------------------------------------------------
 
@@ -160,7 +158,7 @@ class Store:
     def mark_told(self, event_id: int) -> None:
         """`untold_events` begins after this one from now on."""
         with self.transaction() as db:
-            _set_number(db, TOLD, event_id)
+            changes.set_number(db, TOLD, event_id)
 
     def expire(self, *, record_s: float, lease_idle_s: float, lease_s: float) -> int:
         """Drop the records of sessions that ended `record_s` ago and leases nobody needs; returns how many sessions went."""
@@ -168,7 +166,7 @@ class Store:
         with self.transaction() as db:
             leases.return_idle(db, lease_idle_s)
             gone = db.execute("DELETE FROM sessions WHERE ended_at < ?", (before,)).rowcount
-            told = _number(db, TOLD, default=0)
+            told = changes.number(db, TOLD, default=0)
             db.execute("DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)", (before, told))
             leases.forget_old(db, lease_s)
         return gone
@@ -194,7 +192,7 @@ class Store:
             if not changed:
                 return None
             row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
-            _event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": round(row["started_at"] - row["created_at"], 3)})
+            changes.event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": round(row["started_at"] - row["created_at"], 3)})
             return row
 
     def requeue(self, session_id: str, error: StackError, *, attempt: int, most_attempts: int) -> bool:
@@ -207,7 +205,7 @@ class Store:
                 (session_id, attempt, most_attempts),
             ).rowcount
             if changed:
-                _event(db, session_id, "retried", {"attempt": attempt, "error": error.as_dict()})
+                changes.event(db, session_id, "retried", {"attempt": attempt, "error": error.as_dict()})
         return bool(changed)
 
     def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
@@ -217,9 +215,9 @@ class Store:
             if row is None or row["attempt"] != attempt or row["status"] not in ACTIVE:
                 return False
             if row["cancel_requested"]:
-                _end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled; its worker was killed").as_dict())
+                changes.end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled; its worker was killed").as_dict())
             else:
-                _end(db, session_id, Status.FAILED, error=error.as_dict())
+                changes.end(db, session_id, Status.FAILED, error=error.as_dict())
         return True
 
     # --- the worker's side ----------------------------------------------------------------------------------------
@@ -239,25 +237,25 @@ class Store:
     def model_called(self, session_id: str, attempt: int) -> None:
         """The worker is about to make its first model call: from here on it is not safe to start over. Raises Fenced."""
         with self.transaction() as db:
-            _current(db, session_id, attempt, "model_called = 1")
-            _event(db, session_id, "model_called", {})
+            changes.current(db, session_id, attempt, "model_called = 1")
+            changes.event(db, session_id, "model_called", {})
 
     def waiting(self, session_id: str, attempt: int, gate: str) -> None:
         """The worker waits at a gate; its time limit stands still. Raises Fenced."""
         with self.transaction() as db:
-            _current(db, session_id, attempt, "waiting_since = ?", time.time())
-            _event(db, session_id, "waiting", {"gate": gate})
+            changes.current(db, session_id, attempt, "waiting_since = ?", time.time())
+            changes.event(db, session_id, "waiting", {"gate": gate})
 
     def passed(self, session_id: str, attempt: int) -> None:
         """The worker waits no longer. Raises Fenced."""
         with self.transaction() as db:
-            _current(db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time())
+            changes.current(db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time())
 
     def begin_grading(self, session_id: str, attempt: int) -> None:
         """running -> grading. Raises Fenced."""
         with self.transaction() as db:
-            _current(db, session_id, attempt, "status = 'grading'")
-            _event(db, session_id, "grading", {})
+            changes.current(db, session_id, attempt, "status = 'grading'")
+            changes.event(db, session_id, "grading", {})
 
     def finish(self, session_id: str, attempt: int, status: Status, **fields: Any) -> None:
         """The session's end, written by its worker: once, whole. Raises Fenced when somebody ended it before."""
@@ -265,79 +263,7 @@ class Store:
             row = db.execute("SELECT attempt, status FROM sessions WHERE id = ?", (session_id,)).fetchone()
             if row is None or row["attempt"] != attempt or row["status"] not in ACTIVE:
                 raise Fenced(f"session {session_id}: attempt {attempt} has no say any more")
-            _end(db, session_id, status, **fields)
-
-
-def _current(db: sqlite3.Connection, session_id: str, attempt: int, change: str, *values: Any) -> None:
-    """Change the session for the attempt that holds it. Raises Fenced for any other."""
-    query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
-    if not db.execute(query, (*values, session_id, attempt)).rowcount:
-        raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
-
-
-def _tell_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
-    """Once a group, at the first request that shows it: a trainer that starts only whole groups would wait for ever."""
-    query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
-    (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
-    limit = _number(db, request.mode, default=None)
-    if limit is not None and alive == limit + 1:
-        remedy = f"raise AGENT_SERVER_{request.mode.upper()}_CONCURRENCY to the group's size if its samples must run together"
-        _event(db, session_id, "group_over_limit", {"alive": alive, "limit": limit, "remedy": remedy})
-
-
-def _number(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:
-    found = db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
-    return found["value"] if found else default
-
-
-def _set_number(db: sqlite3.Connection, name: str, value: int) -> None:
-    db.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (name, value))
-
-
-def _end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
-    now = time.time()
-    columns = {"status": str(status), "ended_at": now} | {
-        name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
-    }
-    db.execute(f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?", (*columns.values(), session_id))
-    row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    if status is Status.COMPLETED:
-        of_group = (row["run_id"], row["mode"], row["group_id"])
-        db.execute("UPDATE leases SET completed = 1 WHERE run_id = ? AND mode = ? AND group_id = ?", of_group)
-    about = {name: row[name] for name in ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes") if row[name] is not None}
-    if row["grade"]:
-        about["resolved"] = json.loads(row["grade"]).get("resolved", False)
-    about |= {name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))}
-    _event(db, session_id, str(status), about | {"total_s": round(now - row["created_at"], 3)})
-
-
-def _event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str, Any]) -> None:
-    db.execute("INSERT INTO events (session_id, at, name, data) VALUES (?, ?, ?, ?)", (session_id, time.time(), name, json.dumps(data)))
-
-
-def _view(row: sqlite3.Row) -> SessionView:
-    status = Status(row["status"])
-    return SessionView(
-        session_id=row["id"],
-        client_session_id=row["client_session_id"],
-        status=status,
-        exit_code=EXIT_CODES.get(status),
-        error=json.loads(row["error"]) if row["error"] else None,
-        agent_exit_status=row["agent_exit_status"],
-        submission=row["submission"],
-        reward=row["reward"],
-        n_calls=row["n_calls"],
-        task_id=row["task_id"],
-        grade=json.loads(row["grade"]) if row["grade"] else None,
-        seconds=_waits(row) | json.loads(row["seconds"]),
-        cpu_seconds=json.loads(row["cpu_seconds"]),
-        peak_memory_bytes=row["peak_memory_bytes"],
-    )
-
-
-def _waits(row: sqlite3.Row) -> dict[str, float]:
-    """Seconds in the queue until the last admission, and at gates since."""
-    return {"queue": row["started_at"] - row["created_at"], "gates": row["waited_s"]} if row["started_at"] else {}
+            changes.end(db, session_id, status, **fields)
 
 
 @contextmanager
