@@ -6,6 +6,7 @@ Invariant: exactly one terminal record, and no process of the session outlives t
 """
 
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -31,7 +32,7 @@ from agent_server.sandboxes.binds import parse_binds
 from agent_server.sandboxes.processes import look_up, reap_orphans
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.task import Task
-from client.errors import AgentError, Cancelled, SandboxLimitExceeded, SandboxStartFailed, StackError, StorageError
+from client.errors import AgentError, Cancelled, DiskFull, OutOfMemory, SandboxLimitExceeded, SandboxStartFailed, StackError, StorageError
 from client.wire import Status
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ def run(job: Job, settings: Settings) -> None:
         if failure.transient and store.requeue(job.session_id, failure, attempt=job.attempt, most_attempts=MOST_ATTEMPTS):
             return notify(settings.notify_address)
         end = dict(status=Status.FAILED, error=failure.as_dict())
+    except MemoryError as short:
+        end = dict(status=Status.FAILED, error=OutOfMemory(f"the worker found no memory ({short}); lower the limits or add memory").as_dict())
     except Exception as unexpected:
         log.exception("session %s", job.session_id)
         end = dict(status=Status.FAILED, error=StackError(f"{type(unexpected).__name__}: {unexpected}"[:1000]).as_dict())
@@ -242,7 +245,8 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
-        raise StorageError(f"cannot make {path}: {refused}; free space under the work directory") from refused
+        kind = DiskFull if refused.errno == errno.ENOSPC else StorageError
+        raise kind(f"cannot make {path}: {refused}; free space under the work directory") from refused
 
 
 @contextmanager

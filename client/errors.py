@@ -20,7 +20,9 @@
     │   ├── ServerStopping          503  it drains and takes no new sessions; ask its successor
     │   ├── WorkerLost              a session's worker ended without a result
     │   ├── SessionFailed           as a trainer hears of it: no reward, with the server's own boundary and code
-    │   └── StorageError            the work directory cannot be written (disk full, read-only)
+    │   ├── StorageError            the work directory cannot be written (read-only, ...)
+    │   │   └── DiskFull
+    │   └── OutOfMemory             a worker found no memory
     ├── SandboxError                the sandbox failed, not the command in it
     │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
     │   └── SandboxDied
@@ -148,6 +150,16 @@ class SessionFailed(ServerError):
 
 class StorageError(ServerError):
     code, http_status = "storage", 507
+
+
+class DiskFull(StorageError):
+    code = "disk_full"
+
+
+class OutOfMemory(ServerError):
+    """Of a worker on the machine, not of what ran in its sandbox."""
+
+    code = "out_of_memory"
 
 
 class SandboxError(StackError):

@@ -11,7 +11,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 from agent_server import base_urls
 from agent_server.api.body import read_json
 from agent_server.turns import Turns
-from client.errors import InvalidRequest, ServerStopping, StorageError
+from client.errors import DiskFull, InvalidRequest, ServerStopping
 from client.wire import SessionRequest
 
 blueprint = Blueprint("sessions", __name__)
@@ -71,6 +71,6 @@ def _check_disk() -> None:
     work_dir = current_app.extensions["settings"].work_dir
     free = shutil.disk_usage(work_dir).free
     if free < FREE_BYTES_WANTED:
-        raise StorageError(
+        raise DiskFull(
             f"{free >> 20} MiB are free under {work_dir}, a new session wants {FREE_BYTES_WANTED >> 20}; free some and ask again"
         )

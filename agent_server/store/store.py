@@ -5,6 +5,7 @@ server may race and exactly one of them wins.
 Invariant: a terminal session never changes again, and only the current attempt writes a result.
 """
 
+import errno
 import json
 import os
 import sqlite3
@@ -20,7 +21,7 @@ from agent_server.store import changes, views
 from agent_server.store.changes import Fenced
 from agent_server.store.schema import migrate
 from agent_server.tasks import leases
-from client.errors import Cancelled, NotFound, ServerBusy, StackError, StorageError
+from client.errors import Cancelled, DiskFull, NotFound, ServerBusy, StackError, StorageError
 from client.wire import SessionRequest, SessionView, Status
 
 DATABASE_NAME = "agent_server.sqlite"
@@ -271,4 +272,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.OperationalError, OSError) as refused:
-        raise StorageError(f"cannot write {path}: {refused}; free space or permissions under the work directory, nothing is lost") from refused
+        full = getattr(refused, "errno", None) == errno.ENOSPC or getattr(refused, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        kind = DiskFull if full else StorageError
+        raise kind(f"cannot write {path}: {refused}; free space or permissions under the work directory, nothing is lost") from refused

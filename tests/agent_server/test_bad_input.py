@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 import requests
 
-from client.errors import StorageError
+from client.errors import DiskFull
 from tests.agent_server.conftest import DEMO, FIX, ROOT, TASK, eventually, shut_down
 
 GOOD = {"session_id": "s", "group_id": "g", "mode": "train", "base_url": "http://127.0.0.1:9", "api_key": "k"}
@@ -152,7 +152,7 @@ def test_a_full_disk_refuses_new_sessions_and_loses_none(own_server, model, smal
     filler = small_disk / "filler"
     fill(filler)
     answer = requests.post(f"{server.url}/sessions", json=GOOD | {"session_id": "too late"}, timeout=10)
-    assert answer.status_code == StorageError.http_status and "free some" in answer.json()["error"]["message"]
+    assert answer.status_code == DiskFull.http_status and answer.json()["error"]["code"] == "disk_full" and "free some" in answer.json()["error"]["message"]
     filler.unlink()
     assert server.client.wait(running, timeout_s=60).reward == 1.0
     assert server.run(model, [FIX]).reward == 1.0
