@@ -52,7 +52,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     add("--relay-port", type=int, default=0, help="default: any free one")
     add("--outage-s", type=float, default=120.0, help="how long the agent server may stay silent (default: 120)")
     add("--call-timeout-s", type=float, default=600.0, help="one call to the API (default: 600)")
-    add("--patience-s", type=float, default=300.0, help="how long a call is tried again while the API fails (default: 300); rate limits are waited out apart from that")
+    add("--patience-s", type=float, default=300.0, help="how long a call is tried again while the API fails (default: 300), rate limits apart")
     return parser.parse_args(given)
 
 
@@ -76,7 +76,8 @@ def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if options.concurrency < 1:
         raise ConfigError(f"--concurrency {options.concurrency} must be at least 1")
     server = partial(AgentServerClient, options.server, token=environment.get("AGENT_SERVER_TOKEN", ""), outage_s=options.outage_s)
-    endpoint_of = partial(Endpoint, options.base_url, options.model, api_key=_api_key(options.api_key_env, environment), call_timeout_s=options.call_timeout_s)
+    api_key = _api_key(options.api_key_env, environment)
+    endpoint_of = partial(Endpoint, options.base_url, options.model, api_key=api_key, call_timeout_s=options.call_timeout_s)
     settings = _settings(options, server(outage_s=5.0))
     probe(endpoint_of(sampling=settings.sampling, patience_s=PROBE_PATIENCE_S))
     endpoint = endpoint_of(sampling=settings.sampling, patience_s=options.patience_s)
@@ -128,7 +129,8 @@ def _tasks(options: argparse.Namespace, server: AgentServerClient) -> tuple[str,
     for task in options.tasks:
         if task not in there:
             near = difflib.get_close_matches(task, there, n=1)
-            raise NotFound(f"--tasks {task}: the server has no such row in {options.split}" + (f"; did you mean {near[0]}?" if near else f", which has {len(there)}"))
+            hint = f"; did you mean {near[0]}?" if near else f", which has {len(there)}"
+            raise NotFound(f"--tasks {task}: the server has no such row in {options.split}{hint}")
     return tuple(task for task in there if task in options.tasks or not options.tasks)
 
 

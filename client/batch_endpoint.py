@@ -32,9 +32,10 @@ class CallerGone(Exception):
 
 
 class Endpoint:
-    """`base_url` as OpenAI's clients take it (`https://HOST/v1`); a bare `http://HOST:PORT` gets the `/v1`. `sampling`: fields put over those of the agent.
+    """`base_url` as OpenAI's clients take it (`https://HOST/v1`); a bare `http://HOST:PORT` gets the `/v1`.
 
-    `patience_s`: how long one call is tried again while the endpoint fails. `call_timeout_s`: one try. Raises ConfigError.
+    `sampling`: fields put over those of the agent. `patience_s`: how long one call is tried again while the endpoint fails.
+    `call_timeout_s`: one try. Raises ConfigError.
     """
 
     def __init__(self, base_url: str, model: str, *, api_key: str, sampling: dict[str, Any], patience_s: float, call_timeout_s: float):

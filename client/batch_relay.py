@@ -9,16 +9,18 @@ import secrets
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from client.batch_endpoint import CallerGone, Endpoint
+from client.batch_endpoint import LOOK_S, CallerGone, Endpoint
 from client.errors import ConfigError, InvalidRequest, ModelError, StackError, Unauthorized
 
 COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/models"
 BODY_LIMIT_BYTES = 64 * 2**20
+LEAVE_S = 10.0  # for the agent of a cancelled session to be gone
 IDLE_S = 60.0  # a connection on which no request comes
 
 
@@ -60,12 +62,16 @@ class Talk:
             raise self.fault
         plain = {name: value for name, value in request.items() if name not in ("stream", "stream_options")}
         try:
-            verdict = self._endpoint.complete(plain, lambda: self._ended or gone(), self._lost)
+            verdict = self._endpoint.complete(plain, gone, self._lost)
         except ModelError as fault:
             with self._lock:
                 self.fault = self.fault or fault
             self._on_fault(fault)
             self.end()
+            # An agent that is being cancelled is not told an error at the same moment: it ends in its call, not in handling that.
+            until = time.monotonic() + LEAVE_S
+            while not gone() and time.monotonic() < until:
+                time.sleep(LOOK_S)
             raise
         with self._lock:
             self.pending = None

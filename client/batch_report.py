@@ -42,7 +42,8 @@ def table(summary: dict[str, Any]) -> str:
     rows += [(f"pass@{k}", _told(Estimate(**found))) for k, found in summary["pass_at"].items()]
     rows += [("completed", f"{summary['completed']} of {summary['samples']}, {summary['resolved']} resolved")]
     rows += [(f"  {status}", str(count)) for status, count in summary["exit_statuses"].items()]
-    rows += [("infrastructure", f"{summary['infrastructure_failures']} failed, in no rate; the same command runs them again")] if summary["failures"] else []
+    if summary["failures"]:
+        rows += [("infrastructure", f"{summary['infrastructure_failures']} failed, in no rate; the same command runs them again")]
     rows += [(f"  {failure}", str(count)) for failure, count in summary["failures"].items()]
     rows += [("not run", str(summary["not_run"]))] if summary["not_run"] else []
     rows += [("calls", str(summary["calls"])), ("tokens", f"{summary['prompt_tokens']} in, {summary['completion_tokens']} out")]
@@ -56,7 +57,8 @@ def write(book: Book) -> dict[str, Any]:
     results = book.results()
     for index in range(book.settings.samples):
         found = (results.get(Sample(task, index)) for task in book.settings.tasks)
-        book.write(f"predictions-{index}.jsonl", "".join(_prediction(record, book.settings.model) for record in found if record and record.status == "completed"))
+        predictions = (_prediction(record, book.settings.model) for record in found if record and record.status == "completed")
+        book.write(f"predictions-{index}.jsonl", "".join(predictions))
     book.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
 

@@ -166,7 +166,8 @@ class Book:
         try:
             return Record.model_validate_json(line)
         except ValidationError as unreadable:
-            raise ConfigError(f"{self.folder / RESULTS} line {number} is no result: {unreadable.errors()[0]['msg']}; delete that line, and its sample runs again") from None
+            why = unreadable.errors()[0]["msg"]
+            raise ConfigError(f"{self.folder / RESULTS} line {number} is no result: {why}; delete that line, and its sample runs again") from None
 
     def _lines(self, name: str) -> Iterator[str]:
         """The file's whole lines. A torn last line, of a write that a kill or a full disk cut, is cut off."""

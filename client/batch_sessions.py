@@ -85,7 +85,8 @@ class Sessions:
                     self._faults_in_a_row = self._faults_in_a_row + 1 if talk.fault else 0
                     down = self._faults_in_a_row >= max(FEWEST_IN_A_ROW, self._concurrency)
                 if down:
-                    raise EndpointFailed(f"the endpoint failed {self._faults_in_a_row} samples in a row, last: {talk.fault}; run the same command again when it is well")
+                    told = f"the endpoint failed {self._faults_in_a_row} samples in a row; run the same command again when it is well"
+                    raise EndpointFailed(f"{told}: {talk.fault}")
         except CallerGone:
             pass  # stopped before it began
         except BaseException as reason:
@@ -138,8 +139,8 @@ def record_of(sample: Sample, view: SessionView, talk: Talk) -> Record:
         return record.model_copy(update={"error": error})
     graded = (view.grade or {}).get("resolved")
     resolved = graded if isinstance(graded, bool) else view.reward >= 1.0
-    end = {"status": "completed", "reward": view.reward, "resolved": resolved, "exit_status": view.agent_exit_status, "submission": view.submission or ""}
-    return record.model_copy(update=end)
+    end = {"status": "completed", "reward": view.reward, "resolved": resolved, "exit_status": view.agent_exit_status}
+    return record.model_copy(update=end | {"submission": view.submission or ""})
 
 
 def failure_of(view: SessionView, talk: Talk) -> dict | None:

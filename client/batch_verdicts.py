@@ -74,9 +74,8 @@ def _judge_error(reply: Reply, body: dict[str, Any]) -> Verdict:
     error = body.get("error")
     named = {error.get("code"), error.get("type")} if isinstance(error, dict) and not isinstance(error.get("code"), list | dict) else set()
     if status == 402 or 400 <= status < 500 and (named & QUOTA_CODES or QUOTA_WORDS.search(text)):
-        return Verdict(
-            Then.FAIL, error=QuotaExhausted(f"the endpoint's quota is used up (HTTP {status}): {_said(reply)}; add to it, then run the same command again")
-        )
+        told = f"the endpoint's quota is used up (HTTP {status}): {_said(reply)}; add some, then run the same command again"
+        return Verdict(Then.FAIL, error=QuotaExhausted(told))
     if status == 401:
         return Verdict(Then.FAIL, error=KeyRefused(f"the endpoint refuses the API key (HTTP 401): {_said(reply)}; see --api-key-env"))
     wait_s = _retry_after_s(reply.headers)
@@ -88,9 +87,8 @@ def _judge_error(reply: Reply, body: dict[str, Any]) -> Verdict:
         return Verdict(Then.PASS_ON, 400, {"error": told})
     if status >= 500 or status in PASSING_STATUSES:
         return Verdict(Then.RETRY, error=EndpointFailed(f"the endpoint failed (HTTP {status}): {_said(reply)}"), wait_s=wait_s)
-    return Verdict(
-        Then.FAIL, error=EndpointRefused(f"the endpoint does not accept the request (HTTP {status}): {_said(reply)}; check --base-url, --model, --extra")
-    )
+    told = f"the endpoint does not accept the request (HTTP {status}): {_said(reply)}; check --base-url, --model, --extra"
+    return Verdict(Then.FAIL, error=EndpointRefused(told))
 
 
 def _is_completion(body: dict[str, Any]) -> bool:
