@@ -6,6 +6,7 @@ Invariant: an instance has no state. Everything about a row is in its Task, ever
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from client.errors import GraderError
 REPOSITORY = "/testbed"  # in every image, or made so by `set_up`
 SETUP_TIMEOUT_S = 300.0
 FIX = "/tmp/.fix.patch"
+UNITTEST_ID = re.compile(r"\w+ \([\w.]+\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ class Dataset:
 
     def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
         """Resolve the row in the agent's repository, as only its author can. Raises GraderError."""
-        sandbox.write_file(FIX, text(row.get("patch")))
+        if not (patch := text(row.get("patch"))):
+            raise GraderError(f"row {task.task_id} has no gold patch in its column `patch`, so golden cannot tell whether it can be solved")
+        sandbox.write_file(FIX, patch)
         must(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
 
     # --- the tests --------------------------------------------------------------------------------------------------
@@ -135,6 +139,26 @@ def files_of(tests: Iterable[str]) -> tuple[str, ...]:
 
 def runs_pytest(script: str) -> bool:
     return "pytest" in script or "py.test" in script
+
+
+def believed(found: Mapping[str, str], tests: Iterable[str], script: str, ran: Ran) -> dict[str, str]:
+    """Outcomes that were read from what was printed, without passes that the runner itself does not know of: pytest where `script`
+    runs it, unittest where the ids of `tests` are unittest's. Where a test has a docstring, its id in SWE-bench is that; it can only
+    be asked then whether any test ran."""
+    if runs_pytest(script):
+        return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or _reported_passed(test, ran.report or {})}
+    if not any(UNITTEST_ID.match(test) for test in tests):
+        return dict(found)
+    if not ran.unittest:
+        return {}
+    seen = {test: ran.unittest.get(words.short_unittest_id(test), words.MISSING) for test in found if UNITTEST_ID.match(test)}
+    return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or seen.get(test, "PASSED") == "PASSED"}
+
+
+def _reported_passed(test: str, report: Mapping[str, str]) -> bool:
+    """swebench's parsers cut ids short at a space; then all that begin so must have passed."""
+    whole = [test] if test in report or test.count("[") == test.count("]") else [name for name in report if name.startswith(test)]
+    return bool(whole) and all(report.get(name) == "PASSED" for name in whole)
 
 
 def must(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:

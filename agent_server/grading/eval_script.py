@@ -6,7 +6,7 @@ Invariant: without a parser's name the script's exit code is the outcome, of one
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.dataset import Dataset, Ran, ids_of, text
+from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, text
 from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
 from agent_server.tasks.task import Task
 
@@ -51,7 +51,9 @@ class EvalScript(Dataset):
         """By exit code, or by the parser that the row names."""
         if not (parser := task.row["log_parser"]):
             return {WHOLE: "PASSED" if ran.returncode == 0 else "FAILED"}
-        return OURS[parser](ran) if parser in OURS else _swebenchs()[parser](ran.log, None)
+        if parser in OURS:
+            return OURS[parser](ran)
+        return believed(_swebenchs()[parser](ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)
 
 
 def _swebenchs() -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
+# What lies in the image untracked is part of the base too: it is there when the patch is applied.
 # A new repository that takes over one commit at most. What is left behind in the old one's packs goes with the old one.
 # `git fetch` runs the other side too, which gives a commit only by a ref unless told otherwise.
 PURGE = """
@@ -25,6 +26,7 @@ if [ -n {base} ]; then
   rm -f .git/FETCH_HEAD
 fi
 git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-nul
+git add -A
 git {identity} commit -q --allow-empty -m base
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
 """

@@ -65,7 +65,7 @@ MODES: dict[str, Callable[[Words, Words, bool], float]] = {mode.__name__: mode f
 
 
 def parse_penalties(setting: str) -> dict[str, float]:
-    """Agent exit status to a number from -1 to 0, from `LimitsExceeded=-0.5,FormatError=-0.2`; empty for an empty setting.
+    """Agent exit status to a number from -1 to 0, from `LimitsExceeded=-0.5,RepeatedFormatError=-0.2`; empty for an empty setting.
 
     Raises ConfigError naming the entry, the rule and the remedy.
     """

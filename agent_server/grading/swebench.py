@@ -6,17 +6,14 @@ official package's.
 Invariant: what the official harness calls resolved is resolved here, unless pytest's own report contradicts what was printed.
 """
 
-import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.dataset import Dataset, Ran, ids_of, runs_pytest, text
-from agent_server.grading.outcomes import short_unittest_id
+from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, text
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
-UNITTEST_ID = re.compile(r"\w+ \([\w.]+\)$")
 TEST_PATCH_END = "EOF_114329324912"
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")  # swebench's NON_TEST_EXTS
 ACTIVATE = "source /opt/miniconda3/bin/activate\nconda activate testbed\ncd /testbed"
@@ -114,9 +111,7 @@ class SweBench(Dataset):
         failures = {"FAILED", "ERROR"}
         if parse_test_exit_code(ran.log) not in (None, 0) and found and not failures & set(found.values()):
             return {}  # the harness's rule: a runner that failed and reports no failure was not the one that printed this
-        if ran.report is None:
-            return {} if runs_pytest(_command(task.row["eval_script"])) else _as_unittest_saw(found, task, ran)
-        return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or _reported_passed(test, ran.report)}
+        return believed(found, (*task.fail_to_pass, *task.pass_to_pass), _command(task.row["eval_script"]), ran)
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """The harness's rule, ids that were cut short in the dataset included."""
@@ -130,17 +125,6 @@ class SweBench(Dataset):
         return get_resolution_status(report) == ResolvedStatus.FULL.value
 
 
-def _as_unittest_saw(found: dict[str, str], task: Task, ran: Ran) -> dict[str, str]:
-    """Without passes that unittest does not know of, where the row's ids are unittest's. Where a test has a docstring, its id in
-    SWE-bench is that; it can only be asked then whether any test ran."""
-    if not any(UNITTEST_ID.match(test) for test in (*task.fail_to_pass, *task.pass_to_pass)):
-        return found
-    if not ran.unittest:
-        return {}
-    seen = {test: ran.unittest.get(short_unittest_id(test), "MISSING") for test in found if UNITTEST_ID.match(test)}
-    return {test: outcome for test, outcome in found.items() if outcome != "PASSED" or seen.get(test, "PASSED") == "PASSED"}
-
-
 def _refuse_broken_environment(task: Task, log: str) -> None:
     """The harness's rule for a log without any outcome: some signs can only come from the environment. Raises GraderError."""
     from swebench.harness.infra_failure import TIER_ENVIRONMENT, classify_text
@@ -148,12 +132,6 @@ def _refuse_broken_environment(task: Task, log: str) -> None:
     reason, tier = classify_text(log) or ("", "")
     if tier == TIER_ENVIRONMENT:
         raise GraderError(f"row {task.task_id}: no test ran, and what was printed shows a broken environment ({reason}): {log[-1000:]}")
-
-
-def _reported_passed(test: str, report: Mapping[str, str]) -> bool:
-    """The harness's parsers cut ids short at a space; then all that begin so must have passed."""
-    whole = [test] if test in report or test.count("[") == test.count("]") else [name for name in report if name.startswith(test)]
-    return bool(whole) and all(report.get(name) == "PASSED" for name in whole)
 
 
 def eval_script(row: Mapping[str, str]) -> str:

@@ -114,7 +114,7 @@ class _File:
             except (ValueError, TypeError) as unreadable:
                 fault = str(unreadable)
             if task_id in self.numbers:
-                fault = "its instance_id stands twice"
+                fault = "its id stands twice"
             if fault:
                 faults.append(f"row {task_id or number!r}: {fault}")
             self.numbers[task_id] = number

@@ -22,7 +22,7 @@ from setup.images.plan import Room, gb
 from setup.images.programs import Programs
 from setup.images.registry import Registry, find_skopeo, reference
 from setup.images.report import Outcome, Report
-from setup.images.rows import images_of, published_name, read_rows
+from setup.images.rows import AUTO, names_of
 from setup.images.threads import for_each
 
 EXIT_CONFIG = 78
@@ -32,7 +32,7 @@ def main() -> int:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        names, folder = images_of(read_rows(_path("R2E_DATA_PATH", "the task rows")), published_name), Folder(_path("R2E_SIF_DIR", "the folder for the images"))
+        names, folder = names_of(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO)), Folder(_path("R2E_SIF_DIR", "the folder for the images"))
         folder.refuse_same_files(names)
         if options.json and not options.json.parent.is_dir():
             raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}; make it first")

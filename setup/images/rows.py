@@ -11,12 +11,21 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from agent_server.grading import plug
+from agent_server.grading.plug import AUTO
+from agent_server.tasks.catalog import Catalog
 from client.errors import ConfigError
 
 IMAGE_COLUMNS = ("docker_image", "image", "image_name")  # the first that is filled
 FOR_NAMES = ("instance_id", "repo", "version")  # what a name can be derived from
 SUFFIXES = (".parquet", ".jsonl")
 Row = dict[str, Any]
+
+
+def names_of(data_path: Path, dataset: str) -> list[str]:
+    """The images of the rows; `dataset` as the agent server's AGENT_SERVER_DATASET. Raises ConfigError."""
+    if dataset != AUTO:
+        return sorted(Catalog(data_path, dataset).image_names())
+    return images_of(read_rows(data_path), published_name)
 
 
 def images_of(rows: Iterable[Row], derive: Callable[[Row], str | None] = lambda row: None) -> list[str]:

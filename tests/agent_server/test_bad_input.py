@@ -102,7 +102,7 @@ def test_the_server_does_not_start_on_what_cannot_work(tmp_path):
             ({"R2E_DATA_PATH": str(tmp_path / "text.parquet")}, "cannot be read as parquet"),
             ({"R2E_DATA_PATH": rows(tmp_path, problem_statement=None)}, "its problem_statement is empty"),
             ({"R2E_DATA_PATH": rows(tmp_path, test_cmd="")}, "it has no test_cmd"),
-            ({"R2E_DATA_PATH": rows(tmp_path, instance_id="same")}, "stands twice"),
+            ({"R2E_DATA_PATH": rows(tmp_path, instance_id="same")}, "its id stands twice"),
             ({"R2E_SIF_DIR": str(tmp_path / "empty")}, "1 of 1 images that the rows name are missing"),
             ({"R2E_SIF_DIR": str(broken)}, "is not a SIF file"),
             ({"AGENT_SERVER_PORT": port}, f"cannot listen on 127.0.0.1:{port}"),

@@ -66,7 +66,7 @@ def test_nothing_comes_in_many_spellings(tmp_path, value):
 @pytest.mark.parametrize(
     "rows, said",
     [
-        ([SMITH, SMITH], "row 'x': its instance_id stands twice"),
+        ([SMITH, SMITH], "row 'x': its id stands twice"),
         ([SMITH | {"image_name": None}], "it names no image"),
         ([SMITH | {"patch": ""}], "its patch, which makes the bug, is empty"),
         ([SMITH | {"test_cmd": None}], "it has no test_cmd, and swesmith has no profile of 'x'"),

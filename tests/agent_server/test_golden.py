@@ -41,7 +41,7 @@ def test_a_row_that_cannot_be_trusted_is_named_and_left_out(six, tmp_path, own_s
     rows.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
     ran, found = golden("--tasks", rows, "--images", images, "--jobs", 1, report=report)
     assert ran.returncode == 1 and found["excluded"] == [bad["instance_id"]] and found["rows"] == 2
-    assert f"{bad['instance_id']}: gold: resolved=False" in ran.stdout
+    assert f"{bad['instance_id']}: gold: not resolved (graded), not passed: tests/test_total.py::test_that_is_not_there" in ran.stdout
     server = own_server(R2E_DATA_PATH=str(rows), R2E_SIF_DIR=str(images), AGENT_SERVER_EXCLUDE=str(report))
     assert requests.get(f"{server.url}/tasks", timeout=10).json()["train"] == [good["instance_id"]]
 
@@ -65,8 +65,28 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
     assert ran.returncode == 0 and "golden: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
 
 
+def test_what_changed_is_graded_again_and_what_failed_too(six, tmp_path):
+    images, made = six
+    row = json.loads(made["eval_script"].path.read_text())
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "golden.json"
+
+    def judge(row: dict, images: Path) -> tuple[int, str]:
+        rows.write_text(json.dumps(row) + "\n")
+        ran, _ = golden("--tasks", rows, "--images", images, "--jobs", 1, report=report)
+        return ran.returncode, ran.stdout
+
+    (tmp_path / "empty").mkdir()
+    code, said = judge(row, tmp_path / "empty")
+    assert code == 1 and "gold: image_missing" in said
+    assert judge(row, images)[0] == 0
+    code, said = judge(row, images)
+    assert code == 0 and "golden: 0 of 1 rows to grade" in said
+    code, said = judge(row | {"patch": ""}, images)
+    assert code == 1 and "has no gold patch in its column `patch`" in said
+
+
 def test_bad_input_is_said(tmp_path):
     ran, _ = golden("--tasks", tmp_path / "none.jsonl", "--images", tmp_path, report=tmp_path / "r.json")
-    assert ran.returncode == 2 and "none.jsonl" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.returncode == 2 and "none.jsonl does not exist" in ran.stderr and "Traceback" not in ran.stderr
     ran, _ = golden("--tasks", DEMO / "tasks", "--images", tmp_path, "--ids", "nobody", report=tmp_path / "r.json")
     assert ran.returncode == 2 and "no train task 'nobody'" in ran.stderr

@@ -191,6 +191,22 @@ def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(shop):
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith("1\nls: cannot access")
 
 
+def test_what_lies_in_the_image_untracked_is_part_of_the_base(shop):
+    swesmith = shop("swesmith")
+
+    def with_litter():
+        sandbox = swesmith.sandbox()
+        assert run(sandbox, "echo made >made.txt; mkdir -p calc.egg-info build; echo x >calc.egg-info/x; echo ignored >build/y").returncode == 0
+        return sandbox
+
+    agents = with_litter()
+    repository.prepare(swesmith.dataset, swesmith.task, agents)
+    run(agents, f"{SOLVE}; echo mine >mine.txt")
+    patch = repository.collect_diff(agents)
+    assert "made.txt" not in patch and "egg-info" not in patch and "mine.txt" in patch
+    assert grade(swesmith.dataset, swesmith.task, patch, with_litter(), RULES).resolved
+
+
 def test_a_reward_command_stands_for_the_tests(shop, tmp_path):
     script = shop("eval_script")
     patch, log = script.patch(SOLVE), tmp_path / "tests.log"
