@@ -224,11 +224,20 @@ def port_line(settings: Settings) -> Line:
     try:
         check_port(settings)
     except (ConfigError, OSError) as wrong:
+        if _is_agent_server(settings.address):
+            return Line(OK, "port", f"an agent server listens on {settings.address} already")
         return Line(
             FAIL, "port", str(wrong),
             "`ss -ltnp` shows who listens; stop it, or set AGENT_SERVER_PORT (and AGENT_SERVER_HOST to an address of this machine)",
         )
     return Line(OK, "port", f"{settings.address} is free")
+
+
+def _is_agent_server(address: str) -> bool:
+    try:
+        return "limits" in requests.get(f"http://{address}/healthz", timeout=5).json()
+    except (requests.RequestException, ValueError, TypeError):
+        return False
 
 
 def clock_line() -> Line:

@@ -98,6 +98,23 @@ def test_a_taken_port(check, free_port: int):
         assert_only(check(), "port", f"127.0.0.1:{free_port}", "set AGENT_SERVER_PORT")
 
 
+def test_a_port_where_an_agent_server_listens(check, free_port: int):
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"limits": {}}')
+
+        def log_message(self, *_):
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", free_port), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        table = check()
+        server.shutdown()
+    assert table.status["port"] == "ok" and "an agent server listens" in table.text["port"]
+
+
 def test_a_missing_image(check, tmp_path: Path, demo_cache: Path):
     table = check(R2E_DATA_PATH=str(demo_cache / "tasks"), R2E_SIF_DIR=str(tmp_path / "tmp"))
     assert_only(table, "images", f"demo/quickstart:1 ({IMAGE})", "into R2E_SIF_DIR")
