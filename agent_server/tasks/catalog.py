@@ -43,6 +43,10 @@ class Catalog:
         """Row ids of a mode in file order."""
         return list(self._files[mode].numbers)
 
+    def size(self, mode: Mode) -> int:
+        """How many rows a mode has."""
+        return len(self._files[mode].numbers)
+
     def check(self, mode: Mode, task_id: str) -> None:
         """Raises NotFound, with the nearest id there is."""
         numbers = self._files[mode].numbers

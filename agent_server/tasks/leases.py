@@ -8,6 +8,7 @@ comes next, so a restart continues an epoch where it was.
 import random
 import sqlite3
 import time
+from functools import lru_cache
 
 from agent_server.tasks.catalog import Catalog
 from client.wire import Mode, SessionRequest
@@ -19,6 +20,7 @@ class Leases:
     def __init__(self, catalog: Catalog, seed: int):
         self._catalog = catalog
         self._seed = seed
+        self._order = lru_cache(maxsize=8)(self._shuffled)  # tens of thousands of rows are not shuffled again for every group
 
     def lease(self, db: sqlite3.Connection, request: SessionRequest) -> str:
         """The row of the request's group, leased now if the group is new. Call inside a write transaction. Raises NotFound
@@ -40,11 +42,14 @@ class Leases:
 
     def row_at(self, mode: Mode, position: int) -> str:
         """The row at a place in the endless sequence of epochs: a pure function of rows, seed and place."""
+        epoch, place = divmod(position, self._catalog.size(mode))
+        return self._order(mode, epoch if mode == "train" else 0)[place]
+
+    def _shuffled(self, mode: Mode, epoch: int) -> list[str]:
         ids = self._catalog.ids(mode)
-        epoch, place = divmod(position, len(ids))
         if mode == "train":
             random.Random(f"{self._seed}:{epoch}").shuffle(ids)
-        return ids[place]
+        return ids
 
     @staticmethod
     def _insert(db: sqlite3.Connection, request: SessionRequest, task_id: str, position: int | None) -> None:
