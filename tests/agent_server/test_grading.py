@@ -128,9 +128,9 @@ def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(shop):
     for name in ("swesmith", "r2e_a"):
         workshop = shop(name)
         sandbox = workshop.sandbox()
-        hidden = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+        begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
         assert run(sandbox, f"{SOLVE}; echo 1 >/usr/local/installed; echo junk >junk.py; (sleep 1000 & ) ; git commit -qam mine || git -c user.name=a -c user.email=a@b commit -qam mine").returncode == 0
-        found = grade(workshop.dataset, workshop.task, PATCH, sandbox, RULES, hidden=hidden)
+        found = grade(workshop.dataset, workshop.task, PATCH, sandbox, RULES, begun=begun)
         assert found.resolved, found.log
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith("1\nls: cannot access")
 
