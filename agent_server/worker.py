@@ -136,12 +136,12 @@ class _Session:
         in_same = self._settings.grading_sandbox == "same"
         with self._sandbox("commands") as sandbox:
             with self._costs.of("prepare"):
-                hidden = repository.prepare(self._dataset, self._job.task, sandbox, keep=in_same)
+                begun = repository.prepare(self._dataset, self._job.task, sandbox, keep=in_same)
             outcome = self._work_in(sandbox)
             if in_same and outcome.submission.strip():
                 self._begin_grading()
                 with self._gate("gradings"):
-                    return outcome, self._grade(outcome.submission, sandbox, hidden)
+                    return outcome, self._grade(outcome.submission, sandbox, begun)
         if not outcome.submission.strip():
             return outcome, NO_SUBMISSION
         self._begin_grading()
@@ -157,12 +157,12 @@ class _Session:
     def _begin_grading(self) -> None:
         _patiently(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
 
-    def _grade(self, submission: str, sandbox: Sandbox, hidden: str | None) -> Grade:
+    def _grade(self, submission: str, sandbox: Sandbox, begun: repository.Begun | None) -> Grade:
         settings = self._settings
         rules = Rules(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
         log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
         with self._costs.of("grading"):
-            return grade(self._dataset, self._job.task, submission, sandbox, rules, hidden=hidden, log_file=log_file)
+            return grade(self._dataset, self._job.task, submission, sandbox, rules, begun=begun, log_file=log_file)
 
     def _run_agent(self, sandbox: Sandbox) -> Outcome:
         settings, job = self._settings, self._job

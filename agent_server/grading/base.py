@@ -4,10 +4,12 @@ Invariant: grading sees only the submission; tests that could not be run raise, 
 """
 
 import base64
+import binascii
 import gzip
 import math
 import secrets
 import time
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,37 +64,37 @@ class Rules:
     command: str = ""
 
 
-def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules: Rules, *, hidden: str | None = None, log_file: Path | None = None) -> Grade:
+def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules: Rules, *, begun: repository.Begun | None = None, log_file: Path | None = None) -> Grade:
     """Run the row's tests on `submission` (a unified diff; "": on the repository as it is) in `sandbox`, a fresh one; or, with
-    `hidden` as `repository.prepare` answered it, the agent's own. Tests that exceed a limit of the sandbox have failed. All that
+    `begun` as `repository.prepare` answered it, the agent's own. Tests that exceed a limit of the sandbox have failed. All that
     they print goes to `log_file`.
 
     Raises GraderTimeout when the tests outlast `timeout_s`, GraderError when row and image do not fit.
     """
     started = time.monotonic()
     facts: dict[str, Any] = {"patch": patches.statistics(submission).as_dict(), "policy": rules.policy}
+    submission = submission.encode(errors="replace").decode()  # half a surrogate is no text
     if submission and not patches.is_patch(submission):
         return Grade(False, "not_a_patch", **facts, log=submission[:LOG_TAIL_CHARACTERS], seconds=time.monotonic() - started)
-    if hidden is None:
-        repository.set_aside(dataset, task, sandbox)
-    else:
-        repository.begin_again(dataset, task, sandbox, hidden)
-    before = protected.snapshot(dataset, task, sandbox, keep=True)
+    try:
+        if begun is None:
+            repository.set_aside(dataset, task, sandbox)
+        else:
+            repository.begin_again(dataset, task, sandbox, begun)
+        before = protected.snapshot(dataset, task, sandbox, keep=True)
+    except (GraderError, SandboxLimitExceeded) as cannot:
+        if begun is None:
+            raise
+        return Grade(False, "patch_failed", **facts, log=f"the agent left no repository to patch: {cannot}", seconds=time.monotonic() - started)
     if submission:
-        facts["applied_by"], said = patches.apply(submission, sandbox)
-        if not facts["applied_by"]:
-            return Grade(False, "patch_failed", **facts, log=said, seconds=time.monotonic() - started)
-        facts["touched"] = before.changed(protected.snapshot(dataset, task, sandbox))
-        if facts["touched"] and rules.policy == "reject":
-            return Grade(False, "rejected", **facts, seconds=time.monotonic() - started)
-        # The row's own tests are restored under any policy.
-        back = facts["touched"] if rules.policy == "strip" else [path for path in facts["touched"] if path.removeprefix("./") in dataset.test_files(task)]
-        if back:
-            protected.restore(dataset, task, sandbox, back)
+        refused = _submit(dataset, task, submission, sandbox, rules.policy, before, facts)
+        if refused:
+            status, said = refused
+            return Grade(False, status, **facts, log=said, seconds=time.monotonic() - started)
     repository.bring_back(dataset, task, sandbox)
     ran, limit = _run(dataset, task, sandbox, rules, log_file)
     if log_file:
-        log_file.write_text(ran.log, errors="surrogateescape")
+        log_file.write_text(ran.log, encoding="utf-8", errors="surrogateescape")
         facts["log_path"] = str(log_file)
     if rules.command:
         facts["given_reward"] = 0.0 if limit else _printed_reward(task, ran)
@@ -108,6 +110,26 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
         log=ran.log[-LOG_TAIL_CHARACTERS:],
         seconds=time.monotonic() - started,
     )
+
+
+def _submit(
+    dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, policy: protected.Policy, before: protected.Snapshot, facts: dict[str, Any]
+) -> tuple[str, str] | None:
+    """Apply it and take back what it may not change; None, or the grade's status and why it is not run. What fails here and did not
+    fail before the submission is the submission's doing."""
+    try:
+        facts["applied_by"], said = patches.apply(submission, sandbox)
+        if not facts["applied_by"]:
+            return "patch_failed", said
+        changed = before.changed(protected.snapshot(dataset, task, sandbox))
+        facts["touched"] = protected.counting(changed)
+        if facts["touched"] and policy == "reject":
+            return "rejected", ""
+        if back := changed if policy == "strip" else protected.always_restored(dataset, task, changed):
+            protected.restore(task, sandbox, before, back)
+    except (GraderError, SandboxLimitExceeded) as cannot:
+        return "patch_failed", f"its files cannot be had in the sandbox: {cannot}"
+    return None
 
 
 def _printed_reward(task: Task, ran: Ran) -> float:
@@ -139,33 +161,30 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
         environment += f" {unittest_report.REPORT}={lines} PYTHONPATH={lines}.d${{PYTHONPATH:+:$PYTHONPATH}}"
     try:
         result = sandbox.run(f"{environment} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s)
+        sandbox.end_background()  # what the tests left running must not write on while we read
+        said, xml, told = (read_file(sandbox, path) for path in (log, report, lines))
     except SandboxLimitExceeded as exceeded:
         return Ran("", 137), exceeded.limit
     if result.limit == "time":
-        said = read_file(sandbox, log)
         if log_file:
-            log_file.write_text(said, errors="surrogateescape")
+            log_file.write_text(said, encoding="utf-8", errors="surrogateescape")
         raise GraderTimeout(
             f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said[-LOG_TAIL_CHARACTERS:]}"
         )
-    xml = read_file(sandbox, report)
-    ran = Ran(
-        read_file(sandbox, log), result.returncode, parse_junit(xml, dataset.test_files(task)) if xml else None, parse_unittest_report(read_file(sandbox, lines))
-    )
-    return ran, result.limit
+    files = [file for file in dataset.test_files(task) if file.endswith(".py")]
+    return Ran(said, result.returncode, parse_junit(xml, files) if xml else None, parse_unittest_report(told)), result.limit
 
 
 def read_file(sandbox: Sandbox, path: str) -> str:
-    """A text file of the sandbox, up to MOST_READ_BYTES of its end; "" where there is none."""
+    """A text file of the sandbox, up to MOST_READ_BYTES of its end; "" where there is none that can be read."""
     packed, start = b"", 1
-    while True:
-        command = f"[ -f {path} ] && tail -c {MOST_READ_BYTES} {path} | gzip -c | tail -c +{start} | head -c {CHUNK_BYTES} | base64 -w0"
-        result: CommandResult = sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
-        chunk = base64.b64decode(result.output) if result.returncode == 0 else b""
-        packed, start = packed + chunk, start + len(chunk)
-        if len(chunk) < CHUNK_BYTES:
-            break
     try:
-        return gzip.decompress(packed).decode(errors="replace") if packed else ""
-    except (OSError, EOFError) as torn:
-        raise GraderError(f"{path} cannot be read from the sandbox: {torn}") from torn
+        while True:
+            command = f"[ -f {path} ] && tail -c {MOST_READ_BYTES} {path} | gzip -c | tail -c +{start} | head -c {CHUNK_BYTES} | base64 -w0"
+            result: CommandResult = sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
+            chunk = base64.b64decode(result.output) if result.returncode == 0 else b""
+            packed, start = packed + chunk, start + len(chunk)
+            if len(chunk) < CHUNK_BYTES:
+                return gzip.decompress(packed).decode(errors="replace") if packed else ""
+    except (OSError, EOFError, zlib.error, binascii.Error):
+        return ""  # snapshots are read in this way too: what worked then, the tests have spoilt

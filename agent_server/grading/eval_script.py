@@ -3,11 +3,13 @@
 Invariant: without a parser's name the script's exit code is the outcome, of one test called `eval_script`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, text
 from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
+from agent_server.grading.swebench import parsed
 from agent_server.tasks.task import Task
 
 WHOLE = "eval_script"
@@ -15,6 +17,8 @@ OURS = {  # the runner's own report, or what it printed where its script kept th
     "pytest": lambda ran: ran.report if ran.report is not None else parse_pytest_summary(ran.log),
     "unittest": lambda ran: ran.unittest or parse_unittest(ran.log),
 }
+PYTEST = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test)(?:[\s;&|)]|$)", re.MULTILINE)
+OWN_REPORT = re.compile(r"junit|PYTEST_ADDOPTS|\benv -i\b|\btox\b|\bnox\b|\bpip3? install\b.*pytest")  # ours may not be written then
 
 
 class EvalScript(Dataset):
@@ -44,16 +48,23 @@ class EvalScript(Dataset):
             return task
         return Task(task.task_id, self.name, task.image_name, task.problem_statement, (WHOLE,), (), task.row)
 
+    def test_files(self, task: Task) -> tuple[str, ...]:
+        """Also all folders of tests at the top: a script may well run them without a name."""
+        return (*super().test_files(task), "tests", "test")
+
     def script(self, task: Task) -> str:
         return task.row["eval_script"]
 
     def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
-        """By exit code, or by the parser that the row names."""
+        """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before it has run a test; what
+        it does not get to write then is its report."""
         if not (parser := task.row["log_parser"]):
-            return {WHOLE: "PASSED" if ran.returncode == 0 else "FAILED"}
+            script = task.row["eval_script"]
+            broke_off = ran.report is None and PYTEST.search(script) and not OWN_REPORT.search(script)
+            return {WHOLE: "PASSED" if ran.returncode == 0 and not broke_off else "FAILED"}
         if parser in OURS:
             return OURS[parser](ran)
-        return believed(_swebenchs()[parser](ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)
+        return believed(parsed(parser, ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)
 
 
 def _swebenchs() -> Mapping[str, Any]:

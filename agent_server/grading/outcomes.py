@@ -59,7 +59,8 @@ def _look_up(test: str, outcomes: Mapping[str, str]) -> str:
     return max(words, key=WORDS.index) if len(set(map(solves, words))) == 1 else MISSING
 
 
-def _note(found: dict[str, str], test: str, word: str) -> None:
+def note(found: dict[str, str], test: str, word: str) -> None:
+    """Of two words of a test the worse counts."""
     found[test] = max(found.get(test, word), word, key=WORDS.index)
 
 
@@ -84,7 +85,7 @@ def parse_junit(report: str, files: Iterable[str] = ()) -> dict[str, str]:
     modules = {_module(file): file for file in files}
     found: dict[str, str] = {}
     for case in root.iter("testcase"):
-        _note(found, _node_id(case, modules), _junit_word(case))
+        note(found, _node_id(case, modules), _junit_word(case))
     return found
 
 
@@ -147,7 +148,7 @@ def parse_pytest_summary(output: str) -> dict[str, str]:
         match = RESULT.fullmatch(line)
         if match and not FOLDED.match(match[2]):
             word = match[1] or "FAILED"  # a subtest failed; the test itself may be called PASSED
-            _note(found, match[2] if word == "PASSED" else _without_reason(match[2], word, found), word)
+            note(found, match[2] if word == "PASSED" else _without_reason(match[2], word, found), word)
     broken = {test for test, word in found.items() if word == "ERROR" and "::" not in test}
     return {test: word for test, word in found.items() if word not in KEEPS or test.split("::")[0] not in broken}
 
@@ -217,13 +218,13 @@ def parse_unittest_report(lines: str) -> dict[str, str]:
         try:
             name, word = json.loads(line)
             path, _, method = name.rpartition(".")
-        except (ValueError, TypeError, AttributeError):
-            continue  # the process ended in the middle of it
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            continue  # the process ended in the middle of it, or another wrote it
         if word in WORDS:
-            _note(found, f"{method} ({path})", word)
+            note(found, f"{method} ({path})", word)
     return found
 
 
 def _note_unittest(found: dict[str, str], test: str, word: str) -> None:
     if test and word:
-        _note(found, short_unittest_id(test), UNITTEST_WORDS[word])
+        note(found, short_unittest_id(test), UNITTEST_WORDS[word])

@@ -10,12 +10,13 @@ from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S
 from agent_server.sandboxes.base import Sandbox
 
 SUBMISSION = "/tmp/.submission.patch"
+PATCH = f"patch -p1 --unified --batch --forward --no-backup-if-mismatch --reject-file=- -i {SUBMISSION}"
 LADDER = {
     "git apply": f"git apply {SUBMISSION}",
     "git apply, whitespace ignored": f"git apply --ignore-whitespace --recount {SUBMISSION}",
-    "patch -p1": f"patch -p1 --batch --forward --dry-run -i {SUBMISSION} && patch -p1 --batch --forward --no-backup-if-mismatch -i {SUBMISSION}",
+    # git refuses to touch .git in whatever spelling, patch does not; what stands in there would be run by the next git command.
+    "patch -p1": f"{PATCH} --dry-run && mv .git /tmp/.git.aside && {{ {PATCH}; status=$?; rm -rf .git; mv /tmp/.git.aside .git; exit $status; }}",
 }
-# git refuses such paths itself, patch does not; what stands in there would be run by the next git command.
 OF_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_server.grading.dataset import FIX, REPOSITORY, Dataset, Ran, must, text
+from agent_server.grading.outcomes import note
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -65,7 +66,11 @@ class R2E(Dataset):
         return f"{tests}\nfor folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done; echo 'no {SCRIPT}, so no pytest'; exit 127"
 
     def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
-        return _shortened({_as_r2e(test): outcome for test, outcome in (ran.report or {}).items()})
+        """Of tests that share a name in R2E-Gym's words, the worst outcome: passes come first in the summary that it reads."""
+        found: dict[str, str] = {}
+        for test, outcome in (ran.report or {}).items():
+            note(found, _as_r2e(test).split(" - ")[0], outcome)
+        return _shortened(found)
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         return dict(outcomes) == _shortened(json.loads(task.row["expected_output_json"]))

@@ -5,11 +5,14 @@ Invariant: nothing newer than the row's base can be reached in it, by any ref, r
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from agent_server.grading import protected
 from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, must
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
+BASE = "refs/base"  # where the agent begins, whatever it commits
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
 # What lies in the image untracked is part of the base too: it is there when the patch is applied.
 # A new repository that takes over one commit at most. What is left behind in the old one's packs goes with the old one.
@@ -28,13 +31,45 @@ fi
 git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-nul
 git add -A
 git {identity} commit -q --allow-empty -m base
+git update-ref {ref} HEAD
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
+"""
+# What the agent wrote into git's own files must decide nothing. A file that is not UTF-8 only survives as a binary change.
+DIFF = f"""
+rm -f .git/index.lock
+git add -A --ignore-errors >/dev/null 2>&1
+base=$(git rev-parse -q --verify {BASE} || echo HEAD)
+diff() {{ git -c core.quotePath=true -c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.relative=false diff --cached --binary --no-renames \\
+  --no-ext-diff --no-textconv --no-color --unified=3 --submodule=short --ignore-submodules=all $base; }}
+"""
+AS_BINARY = "mkdir -p .git/info && echo '* -diff' >.git/info/attributes && diff; status=$?; rm -f .git/info/attributes; exit $status"
+# Settings, hooks and names of the agent's are gone before a file is written.
+BEGIN = f"""
+rm -rf ~/.gitconfig ~/.config/git .git/hooks .git/info .git/config .git/index.lock .git/refs/replace .git/objects/info/alternates .git/worktrees
+[ ! -s /tmp/.gitconfig ] || mv /tmp/.gitconfig ~/.gitconfig
+export GIT_NO_REPLACE_OBJECTS=1
+git init -q && git reset -q --hard {{base}} || exit 1
+git for-each-ref --format='delete %(refname)' | grep -v ' {BASE}$' | git update-ref --no-deref --stdin
+git update-ref --no-deref HEAD {{base}}
+git ls-files -o -z -- .gitignore '*/.gitignore' | xargs -0 -r rm -f --
+git clean -ffdq
 """
 
 
-def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = False) -> str:
-    """Make the agent's repository: as the row begins, without what is hidden, its history purged. With `keep`, answers what is
-    hidden, packed, for `begin_again`. Raises GraderError where row and image do not fit."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How the agent's repository began, kept where the agent cannot reach: its commit, what is hidden, packed, git's settings,
+    and what was protected."""
+
+    base: str
+    hidden: str
+    settings: str
+    protected: protected.Snapshot
+
+
+def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = False) -> Begun | None:
+    """Make the agent's repository: as the row begins, without what is hidden, its history purged. With `keep`, answers what
+    `begin_again` needs. Raises GraderError where row and image do not fit."""
     dataset.set_up(task, sandbox)
     packed = ""
     if hidden := dataset.hidden(task):
@@ -43,23 +78,34 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
             packed = must(sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY)
         tracked = _quoted(path for path in hidden if not path.startswith("/"))
         must(sandbox, task, f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}", cwd=REPOSITORY)
-    must(sandbox, task, PURGE.format(base=shlex.quote(dataset.base_commit(task)), identity=IDENTITY), cwd=REPOSITORY)
-    return packed
+    must(sandbox, task, PURGE.format(base=shlex.quote(dataset.base_commit(task)), identity=IDENTITY, ref=BASE), cwd=REPOSITORY)
+    if not keep:
+        return None
+    settings = must(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY)
+    base = must(sandbox, task, "git rev-parse HEAD", cwd=REPOSITORY).strip()
+    return Begun(base, packed, settings, protected.snapshot(dataset, task, sandbox))
 
 
 def collect_diff(sandbox: Sandbox) -> str:
     """The agent's changes to its repository, new files included, as a patch; empty when it changed nothing."""
-    result = sandbox.run("git add -A && git diff --cached --binary --no-renames HEAD", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+    result = sandbox.run(f"{DIFF}diff", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+    if "\ufffd" in result.output:
+        result = sandbox.run(f"{DIFF}{AS_BINARY}", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
     return result.output if result.returncode == 0 else ""
 
 
-def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, packed: str) -> None:
+def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) -> None:
     """Bring the agent's own sandbox back to where it began, for grading in it: nothing runs, tracked files are the base's and
-    untracked ones gone; what the agent installed elsewhere stays. What was hidden lies aside."""
+    untracked ones gone, protected ones even where git ignores them; what the agent installed elsewhere stays. What was hidden
+    lies aside. Raises GraderError where the agent has left no repository to begin with."""
     sandbox.end_background()
-    must(sandbox, task, "git reset -q --hard $(git rev-list --max-parents=0 HEAD | tail -n 1) 2>/dev/null; git clean -fdq", cwd=REPOSITORY)
-    if packed:
-        sandbox.write_file("/tmp/.hidden.base64", packed)
+    sandbox.write_file("/tmp/.gitconfig", begun.settings)
+    must(sandbox, task, BEGIN.format(base=begun.base), cwd=REPOSITORY)
+    found = protected.snapshot(dataset, task, sandbox)
+    protected.remove(task, sandbox, begun.protected.changed(found))
+    must(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {begun.base}", cwd=REPOSITORY)
+    if begun.hidden:
+        sandbox.write_file("/tmp/.hidden.base64", begun.hidden)
         must(sandbox, task, "base64 -d /tmp/.hidden.base64 >/tmp/.hidden && tar -xzPf /tmp/.hidden && rm -f /tmp/.hidden*", cwd=REPOSITORY)
     _move_aside(dataset, task, sandbox)
 
@@ -81,7 +127,7 @@ def _move_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
 def bring_back(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     """Put what was hidden where the image has it, instead of whatever is there now."""
     moves = "\n".join(
-        f"rm -rf {path}\n[ -d /tmp/.aside/{number} ] && mkdir -p $(dirname {path}) && mv /tmp/.aside/{number}/* $(dirname {path})/"
+        f'rm -rf {path}\n[ -d /tmp/.aside/{number} ] && mkdir -p "$(dirname {path})" && mv /tmp/.aside/{number}/* "$(dirname {path})"/'
         for number, path in enumerate(map(shlex.quote, dataset.hidden(task)))
     )
     must(sandbox, task, f"shopt -s dotglob\n{moves}\nrm -rf /tmp/.aside", cwd=REPOSITORY)

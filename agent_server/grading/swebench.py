@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, text
+from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, runs_pytest, text
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
@@ -105,8 +105,8 @@ class SweBench(Dataset):
         found = {}
         if START_TEST_OUTPUT in ran.log and END_TEST_OUTPUT in ran.log:
             between = ran.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
-            found = _parsers()[task.row["log_parser"]](between, _spec(task))
-        if not found:
+            found = parsed(task.row["log_parser"], between, _spec(task))
+        if START_TEST_OUTPUT not in ran.log:  # from there on the submission's code may print such signs itself
             _refuse_broken_environment(task, ran.log)
         failures = {"FAILED", "ERROR"}
         if parse_test_exit_code(ran.log) not in (None, 0) and found and not failures & set(found.values()):
@@ -121,7 +121,9 @@ class SweBench(Dataset):
         if not outcomes:
             return False
         gold = {"FAIL_TO_PASS": list(task.fail_to_pass), "PASS_TO_PASS": list(task.pass_to_pass)}
-        report = get_eval_tests_report(dict(outcomes), gold, eval_type=EvalType(task.row["eval_type"]))
+        # fail_only takes what no runner named for passed. Where pytest reports, a test that did not run is known not to have.
+        eval_type = EvalType.PASS_AND_FAIL if runs_pytest(_command(task.row["eval_script"])) else EvalType(task.row["eval_type"])
+        report = get_eval_tests_report(dict(outcomes), gold, eval_type=eval_type)
         return get_resolution_status(report) == ResolvedStatus.FULL.value
 
 
@@ -174,6 +176,14 @@ def _spec(task: Task) -> Any:
 
     lists = {"FAIL_TO_PASS": list(task.fail_to_pass), "PASS_TO_PASS": list(task.pass_to_pass)}
     return make_test_spec(task.row | lists | {"instance_id": task.task_id, "image": task.image_name})
+
+
+def parsed(parser: str, log: str, spec: Any) -> dict[str, str]:
+    """Outcomes by swebench's parser of that name; none where it stumbles over what was printed, which is the tests' doing."""
+    try:
+        return _parsers()[parser](log, spec)
+    except (LookupError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _parsers() -> Mapping[str, Any]:

@@ -59,6 +59,7 @@ def start(
     check_image(image)
     program = find_apptainer()
     argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
+    argv += ["--no-init"]  # the shell is the PID namespace's first process, which no signal from inside can end
     argv += [] if network else ["--net", "--network", "none"]
     # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot ask for full capabilities, and no task needs any.
     argv += ["--no-privs"] if os.geteuid() == 0 else []

@@ -36,11 +36,13 @@ KILLED = 128 + signal.SIGKILL
 # What the kernel kills where a cgroup's memory is used up: of many small processes the largest is Apptainer's own.
 KILL_COMMANDS_FIRST = "killed_first=yes\n"
 # $1 nonce, $2 directory, $3 command. The command's bash has the output file (3) as stdout and stderr, and no control
-# pipe; the shell's own remarks ("Killed") are not the command's output.
+# pipe; the shell's own remarks ("Killed") are not the command's output. Where the image has setsid, the command gets a process
+# group of its own: the shell's is the worker's, as a PID namespace does not bound groups, and `kill 0` would reach us.
 PRELUDE = f"""
 ulimit -c 0 -f {FILE_LIMIT_BYTES // 1024}
 exec 3>&2 2>/dev/null
-run() {{ ( [ -z "$killed_first" ] || echo 1000 >/proc/self/oom_score_adj; cd -- "$2" && exec bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
+apart=$(type -P setsid)
+run() {{ ( [ -z "$killed_first" ] || echo 1000 >/proc/self/oom_score_adj; cd -- "$2" && exec $apart bash -c "$3" ) >&3 2>&3 3>&- </dev/null; printf '%s %s\\n' "$1" "$?"; }}
 """
 
 

@@ -23,6 +23,7 @@ from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
 from tests.agent_server.real_rows import Made, make_all
+from tests.agent_server.workshop import Workshop
 from tests.scripted_model import ScriptedModel, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,6 +182,20 @@ def six(demo_image, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
     """The images' folder and a task of each of the six formats, by the name of its file."""
     images, made = make_all(demo_image, tmp_path_factory.mktemp("six") / "made")
     return images, {row.path.stem: row for row in made}
+
+
+@pytest.fixture
+def shop(six, tmp_path):
+    """A Workshop of a task, by its file's name."""
+    opened = []
+
+    def of(name: str) -> Workshop:
+        opened.append(Workshop(six[0], tmp_path, six[1][name]))
+        return opened[-1]
+
+    yield of
+    for workshop in opened:
+        workshop.close()
 
 
 @pytest.fixture(autouse=True)

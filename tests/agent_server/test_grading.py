@@ -6,70 +6,14 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import hostile, plug, repository
-from agent_server.grading.base import Grade, Rules, grade
+from agent_server.grading.base import Rules, grade
 from agent_server.grading.patches import is_patch, statistics
-from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.limits import Limits
-from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout
 from tests.agent_server.real_rows import BUGGY, F2P, FIXED, NEW_TESTS, STATEMENT
-
-LIMITS = Limits(2**30, 200, 2**28, 600.0)
-RULES = Rules(timeout_s=60.0)
-
-
-class Workshop:
-    """Sandboxes of one task, closed at the end."""
-
-    def __init__(self, images, tmp_path, row):
-        self.catalog = Catalog(row.path)
-        self.row, self.dataset, self.task = self.catalog.whole("train", row.task_id)
-        self._image, self._scratch, self._open = apptainer.image_path(images, self.task.image_name), tmp_path, []
-
-    def sandbox(self):
-        self._open.append(apptainer.start(self._image, scratch=self._scratch, env={}, start_timeout_s=60, limits=LIMITS))
-        return self._open[-1]
-
-    def agents(self):
-        sandbox = self.sandbox()
-        repository.prepare(self.dataset, self.task, sandbox)
-        return sandbox
-
-    def patch(self, edit: str) -> str:
-        """What an agent that runs `edit` would submit."""
-        sandbox = self.agents()
-        result = run(sandbox, edit)
-        assert result.returncode == 0, result.output
-        return repository.collect_diff(sandbox)
-
-    def grade(self, submission: str, rules: Rules = RULES, **options) -> Grade:
-        return grade(self.dataset, self.task, submission, self.sandbox(), rules, **options)
-
-    def close(self):
-        for sandbox in self._open:
-            sandbox.close()
-
-
-def run(sandbox, command):
-    return sandbox.run(command, cwd="/testbed", timeout_s=60)
-
-
-@pytest.fixture
-def shop(six, tmp_path):
-    opened = []
-
-    def of(name: str) -> Workshop:
-        opened.append(Workshop(six[0], tmp_path, six[1][name]))
-        return opened[-1]
-
-    yield of
-    for workshop in opened:
-        workshop.close()
-
+from tests.agent_server.workshop import RULES, SOLVE, run
 
 WORD = "two of them - a: b"
-SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
 PLANT = f"{SOLVE} && echo 'raise SystemExit(0)' >conftest.py && echo '[pytest]' >pytest.ini && sed -i s/calc/evil/ setup.cfg && mkdir -p .github/workflows && echo x >.github/workflows/ci.yml && echo 'assert 0' >tests/test_core.py"
 PLANTED = ("./.github/workflows/ci.yml", "./conftest.py", "./pytest.ini", "./setup.cfg", "./tests/test_core.py")
 
@@ -184,9 +128,9 @@ def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(shop):
     for name in ("swesmith", "r2e_a"):
         workshop = shop(name)
         sandbox = workshop.sandbox()
-        hidden = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+        begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
         assert run(sandbox, f"{SOLVE}; echo 1 >/usr/local/installed; echo junk >junk.py; (sleep 1000 & ) ; git commit -qam mine || git -c user.name=a -c user.email=a@b commit -qam mine").returncode == 0
-        found = grade(workshop.dataset, workshop.task, PATCH, sandbox, RULES, hidden=hidden)
+        found = grade(workshop.dataset, workshop.task, PATCH, sandbox, RULES, begun=begun)
         assert found.resolved, found.log
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith("1\nls: cannot access")
 

@@ -250,7 +250,7 @@ def test_nothing_of_the_host_is_visible_inside(small_server, model):
         ">/tmp/look 2>/dev/null"
     )
     secrets = [key, "mark-of-the-host", str(small_server.work_dir), str(ROOT), "AGENT_SERVER"]
-    known = ["ENGINE_CONFIG1", "overlay", "PAGER=cat", "/memfd:output"]  # what the look does find
+    known = ["APPTAINER_NAME", "overlay", "PAGER=cat", "/memfd:output"]  # what the look does find
     counts = "; ".join(f"grep -c -F -- {pattern} /tmp/look" for pattern in secrets + known)
     small_server.run(model, [look, counts], key=key)
     seen = model.requests[key][2]["messages"][-1]["content"]

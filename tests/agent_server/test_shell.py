@@ -45,6 +45,22 @@ def test_no_command_breaks_the_shell(sandbox, command):
     assert run(sandbox, "echo alive").output == "alive\n"
 
 
+@pytest.mark.parametrize("command", ["kill -9 0", "kill 0", "kill -9 -- -$$"])
+def test_a_signal_to_a_commands_group_ends_the_command_alone(sandbox, command):
+    assert run(sandbox, f"{command}; echo not reached; sleep 1").output == ""
+    assert run(sandbox, "echo alive").output == "alive\n"
+
+
+def test_nothing_inside_can_end_the_shell(tmp_path, demo_image):
+    sandbox = apptainer.start(demo_image, scratch=tmp_path, env={}, start_timeout_s=30)
+    try:
+        for command in ("kill -9 -1", "kill -1 -1", "kill -STOP 1; kill -9 1; kill -TERM $PPID", "for pid in $(seq 2 300); do kill -9 $pid; done"):
+            run(sandbox, command)
+            assert run(sandbox, "echo alive").output == "alive\n", command
+    finally:
+        sandbox.close()
+
+
 def test_a_directory_that_is_not_there_is_a_result(sandbox):
     result = run(sandbox, "echo not reached", cwd="/nowhere")
     assert result.returncode == 1 and "not reached" not in result.output
