@@ -121,6 +121,8 @@ def _submit(
         facts["applied_by"], said = patches.apply(submission, sandbox)
         if not facts["applied_by"]:
             return "patch_failed", said
+        if installed := protected.installed(task, sandbox):
+            return "patch_failed", f"the patch changes installed packages: {installed}"
         changed = before.changed(protected.snapshot(dataset, task, sandbox))
         facts["touched"] = protected.counting(changed)
         if facts["touched"] and policy == "reject":

@@ -269,6 +269,63 @@ def test_a_fix_in_a_file_of_another_encoding_counts(shop):
     assert run(fresh, "printf 'caf\\xe9\\nth\\xe9\\nlait\\n' | cmp - calc/words.txt").returncode == 0
 
 
+# --- read in the agent's sandbox --------------------------------------------------------------------------------------------
+
+
+def test_what_an_r2e_image_tells_of_its_commit_is_gone(shop):
+    r2e = shop("r2e_a")
+    agents, fresh = r2e.sandbox(), r2e.sandbox()
+    for sandbox in (agents, fresh):
+        assert run(sandbox, "for file in parsed_commit.json /expected_test_output.json execution_result.json /root/modified_files.json; do mkdir -p $(dirname $file); echo the-commits-fix >$file; done; git add -f parsed_commit.json").returncode == 0
+    repository.prepare(r2e.dataset, r2e.task, agents)
+    look = "grep -rl the-commits-fix / --exclude-dir=proc --exclude-dir=sys --devices=skip 2>/dev/null; git log --all -p | grep the-commits-fix"
+    assert run(agents, look).output == ""
+    run(agents, SOLVE)
+    assert grade(r2e.dataset, r2e.task, repository.collect_diff(agents), fresh, RULES).resolved
+    assert "parsed_commit" not in run(fresh, "ls / /root /testbed").output
+
+
+def test_nothing_compiled_tells_of_hidden_tests_or_of_the_code_without_its_bug(shop):
+    swesmith = shop("swesmith")
+    sandbox = swesmith.sandbox()
+    assert run(sandbox, "python3 -m compileall -q . && python3 -m pytest -q tests; ls tests/__pycache__/test_total* .pytest_cache").returncode == 0
+    repository.prepare(swesmith.dataset, swesmith.task, sandbox)
+    assert run(sandbox, "find . -name '*.pyc'; ls .pytest_cache 2>/dev/null; grep -rl 'two of them' . 2>/dev/null").output == ""
+
+
+def test_a_bug_may_be_a_file_that_is_gone(shop):
+    swesmith = shop("swesmith")
+    gone = "diff --git a/README.md b/README.md\ndeleted file mode 100644\n--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-calc\n"
+    swesmith.task = replace(swesmith.task, row=swesmith.task.row | {"patch": swesmith.task.row["patch"] + gone})
+    assert swesmith.grade(swesmith.patch(SOLVE)).resolved
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_the_image_has_besides_the_repository_is_not_the_agents_work(shop, in_place):
+    """A virtual environment, say, in the repository's folder."""
+    swesmith = shop("swesmith")
+    agents, fresh = swesmith.sandbox(), swesmith.sandbox()
+    for sandbox in (agents, fresh):
+        assert run(sandbox, "mkdir -p '.venv/lib/a [b]' 'x #y' && head -c 20000000 /dev/urandom >'.venv/lib/a [b]/big' && echo 1 >'x #y/z' && echo 1 >'!odd \\name '").returncode == 0
+    begun = repository.prepare(swesmith.dataset, swesmith.task, agents, keep=in_place)
+    assert run(agents, "git status --porcelain").output == ""
+    run(agents, f"{SOLVE}; echo new >new.txt")
+    patch = repository.collect_diff(agents)
+    assert "new.txt" in patch and len(patch) < 1000
+    assert grade(swesmith.dataset, swesmith.task, patch, agents if in_place else fresh, RULES, begun=begun).resolved
+    if in_place:
+        assert run(agents, "ls '.venv/lib/a [b]/big' '!odd \\name '").returncode == 0
+
+
+def test_a_patch_does_not_change_what_is_installed_in_the_repositorys_folder(shop):
+    swesmith = shop("swesmith")
+    fresh = swesmith.sandbox()
+    assert run(fresh, "mkdir -p env/lib/site-packages/_pytest && echo 1 >env/lib/site-packages/_pytest/runner.py").returncode == 0
+    evil = "--- a/env/lib/site-packages/_pytest/runner.py\n+++ b/env/lib/site-packages/_pytest/runner.py\n@@ -1 +1 @@\n-1\n+2\n"
+    found = grade(swesmith.dataset, swesmith.task, swesmith.patch(SOLVE) + evil, fresh, RULES)
+    assert (found.resolved, found.status) == (False, "patch_failed") and "_pytest/runner.py" in found.log
+
+
 # --- away from its 0 --------------------------------------------------------------------------------------------------------
 
 
