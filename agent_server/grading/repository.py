@@ -80,7 +80,8 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
     packed = ""
     if hidden := dataset.hidden(task):
         if keep:
-            must(sandbox, task, f"tar -czPf /tmp/.hidden --ignore-failed-read -- $(ls -d -- {_quoted(hidden)} 2>/dev/null) </dev/null; true", cwd=REPOSITORY)
+            there = f"for path in {_quoted(hidden)}; do [ ! -e \"$path\" ] || printf '%s\\0' \"$path\"; done"
+            must(sandbox, task, f"{there} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY)
             packed = must(sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY)
         tracked = _quoted(path for path in hidden if not path.startswith("/"))
         must(sandbox, task, f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}", cwd=REPOSITORY)
@@ -129,7 +130,7 @@ def _move_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
         f"[ -e {path} ] && mkdir -p /tmp/.aside/{number} && mv {path} /tmp/.aside/{number}/"
         for number, path in enumerate(map(shlex.quote, dataset.hidden(task)))
     )
-    must(sandbox, task, f"umask 077\n{moves}\ntrue", cwd=REPOSITORY)
+    must(sandbox, task, f"umask 077; rm -rf /tmp/.aside\n{moves}\ntrue", cwd=REPOSITORY)
 
 
 def bring_back(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:

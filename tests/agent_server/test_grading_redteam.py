@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import Rules, grade
+from agent_server.grading.base import grade
 from agent_server.grading.dataset import Ran
 from agent_server.grading.hostile import CONFTEST
 from agent_server.grading.protected import named_in
@@ -229,10 +229,14 @@ HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
         f"{IDENTITY}; {PLANT} >conftest.py; git add conftest.py; git commit -qm mine; git replace $(git rev-list --max-parents=0 HEAD | tail -n 1) HEAD",
         f"{IDENTITY}; {PLANT} >conftest.py; git add -f conftest.py; git commit -qm x; rm -rf .git; git init -q; git add -A; git commit -qm base",
         f"{PLANT} >conftest.py; rm -rf .git",
+        f"for number in 0 1 2; do mkdir -p /tmp/.aside/$number; {PLANT} >/tmp/.aside/$number/conftest.py; done",
+        f"{PLANT} >tests/conftest.py; echo '*' >tests/.gitignore",
+        "mkdir /tmp/.gitconfig /tmp/.git.aside; ln -s / /tmp/.protected.tar",
+        "head -c 255M /dev/zero >/tmp/full; true",
         f"{PLANT} >conftest.py; git config core.worktree /tmp",
         f"{PLANT} >conftest.py; mkdir mine; mv conftest.py mine/; git init -q mine; cd mine; {IDENTITY}; git add -A; git commit -qm x",
     ],
-    ids=["orphan", "excluded", "global ignore", "replaced", "another repository", "no repository", "worktree", "nested repository"],
+    ids=["orphan", "excluded", "global ignore", "replaced", "another repository", "no repository", "set aside", "ignores itself", "names in /tmp", "full", "worktree", "nested repository"],
 )
 def test_what_was_left_in_the_repository_gains_nothing(shop, trick):
     found = graded_in_place(whole(shop("swesmith")), trick, HARMLESS)
@@ -422,7 +426,9 @@ def test_hidden_tests_may_lie_in_folders_of_any_name(shop):
     fresh, agents = swesmith.sandbox(), swesmith.sandbox()
     for sandbox in (fresh, agents):
         assert run(sandbox, "mkdir 'my tests' && git mv tests/test_total.py 'my tests/'").returncode == 0
-    repository.prepare(swesmith.dataset, swesmith.task, agents)
-    assert run(agents, "ls 'my tests'").returncode != 0 or run(agents, "ls 'my tests'").output == ""
+    begun = repository.prepare(swesmith.dataset, swesmith.task, agents, keep=True)
+    assert run(agents, "find . -path '*my tests/*'").output == ""
     run(agents, SOLVE)
-    assert grade(swesmith.dataset, swesmith.task, repository.collect_diff(agents), fresh, Rules(timeout_s=60.0)).resolved
+    patch = repository.collect_diff(agents)
+    assert grade(swesmith.dataset, swesmith.task, patch, fresh, RULES).resolved
+    assert grade(swesmith.dataset, swesmith.task, patch, agents, RULES, begun=begun).resolved
