@@ -19,7 +19,7 @@ from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, R
 from agent_server.grading.outcomes import expected_outcomes, parse_junit, parse_unittest_report
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from agent_server.tasks.task import Task
-from client.errors import GraderError, GraderTimeout, SandboxLimitExceeded
+from client.errors import GraderError, GraderTimeout, SandboxDied, SandboxLimitExceeded
 
 MOST_READ_BYTES = 64 * 2**20
 CHUNK_BYTES = 8 * 2**20
@@ -82,8 +82,8 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
         else:
             repository.begin_again(dataset, task, sandbox, begun)
         before = protected.snapshot(dataset, task, sandbox, keep=True)
-    except (GraderError, SandboxLimitExceeded) as cannot:
-        if begun is None:
+    except (GraderError, SandboxDied, SandboxLimitExceeded) as cannot:
+        if begun is None or _has_died(sandbox, cannot):
             raise
         return Grade(False, "patch_failed", **facts, log=f"the agent left no repository to patch: {cannot}", seconds=time.monotonic() - started)
     if submission:
@@ -121,15 +121,27 @@ def _submit(
         facts["applied_by"], said = patches.apply(submission, sandbox)
         if not facts["applied_by"]:
             return "patch_failed", said
+        if installed := protected.installed(task, sandbox):
+            return "patch_failed", f"the patch changes installed packages: {installed}"
         changed = before.changed(protected.snapshot(dataset, task, sandbox))
         facts["touched"] = protected.counting(changed)
         if facts["touched"] and policy == "reject":
             return "rejected", ""
         if back := changed if policy == "strip" else protected.always_restored(dataset, task, changed):
             protected.restore(task, sandbox, before, back)
-    except (GraderError, SandboxLimitExceeded) as cannot:
+    except (GraderError, SandboxDied, SandboxLimitExceeded) as cannot:
+        if _has_died(sandbox, cannot):
+            raise
         return "patch_failed", f"its files cannot be had in the sandbox: {cannot}"
     return None
+
+
+def _has_died(sandbox: Sandbox, failure: Exception) -> bool:
+    """Whether it has, of itself: a file that cannot be written, for want of room, reads the same."""
+    try:
+        return isinstance(failure, SandboxDied) and sandbox.run("true", cwd="/", timeout_s=SETUP_TIMEOUT_S).returncode != 0
+    except SandboxDied:
+        return True
 
 
 def _printed_reward(task: Task, ran: Ran) -> float:

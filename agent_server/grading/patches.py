@@ -15,7 +15,7 @@ LADDER = {
     "git apply": f"git apply {SUBMISSION}",
     "git apply, whitespace ignored": f"git apply --ignore-whitespace --recount {SUBMISSION}",
     # git refuses to touch .git in whatever spelling, patch does not; what stands in there would be run by the next git command.
-    "patch -p1": f"{PATCH} --dry-run && mv .git /tmp/.git.aside && {{ {PATCH}; status=$?; rm -rf .git; mv /tmp/.git.aside .git; exit $status; }}",
+    "patch -p1": f"{PATCH} --dry-run && rm -rf /tmp/.git.aside && mv .git /tmp/.git.aside && {{ {PATCH}; status=$?; rm -rf .git; mv /tmp/.git.aside .git; exit $status; }}",
 }
 OF_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
 

@@ -89,6 +89,12 @@ def remove(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
     must(sandbox, task, f"xargs -0 -r rm -rf -- <{KEPT}.changed", cwd=REPOSITORY)
 
 
+def installed(task: Task, sandbox: Sandbox) -> str:
+    """What has changed since the kept snapshot of packages that are installed in the repository's folder: too much to put away. Raises
+    GraderError."""
+    return must(sandbox, task, f"find . -path ./.git -prune -o \\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\) -cnewer {KEPT}.list -print | head -n 5", cwd=REPOSITORY)
+
+
 def counting(changed: Iterable[str]) -> tuple[str, ...]:
     """Those that are a reason to reject, as text that can be recorded."""
     return tuple(path.encode(errors="surrogateescape").decode(errors="replace") for path in changed if not path.endswith(COMPILED))
@@ -135,7 +141,7 @@ def _find(test_files: Iterable[str]) -> str:
     """A find command for all that is protected, of any kind but folders."""
     patterns = {pattern for file in test_files for pattern in _of_test(re.sub(r"([*?\[\\])", r"\\\1", file))}
     tests = [f"-path {shlex.quote(pattern)}" for pattern in sorted(patterns)]
-    names = [f"-name {shlex.quote(name)}" for name in (*ANYWHERE, f"*{COMPILED}")]
+    names = [f"-name {shlex.quote(name)}" for name in ANYWHERE] + [f"-name '*{COMPILED}' ! -path '*/site-packages/*'"]
     folders = [f"-path './{folder}/*'" for folder in FOLDERS]
     top = [f"-path {shlex.quote(pattern)}" for name in AT_THE_TOP for pattern in (f"./{name}", f"./{name}/*", f"./{name}.*")]
     return f"find . -path ./.git -prune -o \\( {' -o '.join([*tests, *names, *folders, *top])} \\) ! -type d"

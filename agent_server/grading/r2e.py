@@ -15,6 +15,8 @@ from agent_server.tasks.task import Task
 
 TESTS, SCRIPT = "r2e_tests", "run_tests.sh"
 PLACES = tuple(f"{folder}{name}" for folder in ("", "/", "/root/") for name in (TESTS, SCRIPT))  # where images have them
+# What images hold besides, of the commit and of its tests; grading has it from the row.
+TELLING = ("parsed_commit.json", "modified_files.json", "modified_entities.json", "syn_issue.json", "expected_test_output.json", "execution_result.json")
 
 
 class R2E(Dataset):
@@ -53,6 +55,11 @@ class R2E(Dataset):
         patch = "".join(_as_diff(diff) for diff in diffs if not _is_test(diff["header"]["file"]["path"]))
         sandbox.write_file(FIX, patch)
         must(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+
+    def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        """Also where grading runs: code under test can read as well."""
+        files = " ".join((*TELLING, *(f"{folder}{name}" for folder in ("/", "/root/") for name in TELLING)))
+        must(sandbox, task, f"git rm -q --cached --ignore-unmatch -- {' '.join(TELLING)}; rm -rf -- {files}", cwd=REPOSITORY)
 
     def hidden(self, task: Task) -> tuple[str, ...]:
         return PLACES

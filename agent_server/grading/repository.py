@@ -16,9 +16,13 @@ BASE = "refs/base"  # where the agent begins, whatever it commits
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
 # What lies in the image untracked is part of the base too: it is there when the patch is applied.
 # A new repository that takes over one commit at most. What is left behind in the old one's packs goes with the old one.
-# `git fetch` runs the other side too, which gives a commit only by a ref unless told otherwise.
+# What was compiled before tells of hidden tests and of the code without its bug. What the image has that git does not know is not
+# the agent's work. `git fetch` runs the other side too, which gives a commit only by a ref unless told otherwise.
 PURGE = """
 set -e
+git ls-files -d -z | git update-index -z --force-remove --stdin
+git ls-files -o -z -- '*.pyc' ':(exclude,glob)**/site-packages/**' | xargs -0 -r rm -f --
+rm -rf .pytest_cache
 git ls-files -z >/tmp/.tracked
 mv .git /tmp/.old.git
 git init -q
@@ -32,6 +36,8 @@ git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-n
 git add -A
 git {identity} commit -q --allow-empty -m base
 git update-ref {ref} HEAD
+mkdir -p .git/info
+git ls-files -o --exclude-standard --directory -z | sed -z 's/[][*?!\\\\#[:space:]]/\\\\&/g; s|^|/|' | tr '\\0' '\\n' >>.git/info/exclude
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
 """
 # What the agent wrote into git's own files must decide nothing. A file that is not UTF-8 only survives as a binary change.
@@ -46,6 +52,7 @@ AS_BINARY = "mkdir -p .git/info && echo '* -diff' >.git/info/attributes && diff;
 # Settings, hooks and names of the agent's are gone before a file is written.
 BEGIN = f"""
 rm -rf ~/.gitconfig ~/.config/git .git/hooks .git/info .git/config .git/index.lock .git/refs/replace .git/objects/info/alternates .git/worktrees
+mkdir -p .git/info && mv /tmp/.exclude .git/info/exclude
 [ ! -s /tmp/.gitconfig ] || mv /tmp/.gitconfig ~/.gitconfig
 export GIT_NO_REPLACE_OBJECTS=1
 git init -q && git reset -q --hard {{base}} || exit 1
@@ -59,11 +66,12 @@ git clean -ffdq
 @dataclass(frozen=True, slots=True)
 class Begun:
     """How the agent's repository began, kept where the agent cannot reach: its commit, what is hidden, packed, git's settings,
-    and what was protected."""
+    what git does not look at, and what was protected."""
 
     base: str
     hidden: str
     settings: str
+    exclude: str
     protected: protected.Snapshot
 
 
@@ -74,7 +82,8 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
     packed = ""
     if hidden := dataset.hidden(task):
         if keep:
-            must(sandbox, task, f"tar -czPf /tmp/.hidden --ignore-failed-read -- $(ls -d -- {_quoted(hidden)} 2>/dev/null) </dev/null; true", cwd=REPOSITORY)
+            there = f"for path in {_quoted(hidden)}; do [ ! -e \"$path\" ] || printf '%s\\0' \"$path\"; done"
+            must(sandbox, task, f"{there} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY)
             packed = must(sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY)
         tracked = _quoted(path for path in hidden if not path.startswith("/"))
         must(sandbox, task, f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}", cwd=REPOSITORY)
@@ -82,8 +91,9 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
     if not keep:
         return None
     settings = must(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY)
+    exclude = must(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY)
     base = must(sandbox, task, "git rev-parse HEAD", cwd=REPOSITORY).strip()
-    return Begun(base, packed, settings, protected.snapshot(dataset, task, sandbox))
+    return Begun(base, packed, settings, exclude, protected.snapshot(dataset, task, sandbox))
 
 
 def collect_diff(sandbox: Sandbox) -> str:
@@ -100,6 +110,7 @@ def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) ->
     lies aside. Raises GraderError where the agent has left no repository to begin with."""
     sandbox.end_background()
     sandbox.write_file("/tmp/.gitconfig", begun.settings)
+    sandbox.write_file("/tmp/.exclude", begun.exclude)
     must(sandbox, task, BEGIN.format(base=begun.base), cwd=REPOSITORY)
     found = protected.snapshot(dataset, task, sandbox)
     protected.remove(task, sandbox, begun.protected.changed(found))
@@ -121,7 +132,7 @@ def _move_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
         f"[ -e {path} ] && mkdir -p /tmp/.aside/{number} && mv {path} /tmp/.aside/{number}/"
         for number, path in enumerate(map(shlex.quote, dataset.hidden(task)))
     )
-    must(sandbox, task, f"umask 077\n{moves}\ntrue", cwd=REPOSITORY)
+    must(sandbox, task, f"umask 077; rm -rf /tmp/.aside\n{moves}\ntrue", cwd=REPOSITORY)
 
 
 def bring_back(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:

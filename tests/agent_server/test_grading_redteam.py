@@ -1,4 +1,4 @@
-"""No submission is rewarded without solving, none escapes its 0, and none that solves is graded 0."""
+"""No submission is rewarded without solving, whatever it plants."""
 
 import json
 import shlex
@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import Rules, grade
+from agent_server.grading.base import grade
 from agent_server.grading.dataset import Ran
 from agent_server.grading.hostile import CONFTEST
 from agent_server.grading.protected import named_in
 from tests.agent_server.real_rows import BUGGY, FIXED, PACKAGE, SOURCE_PATCH_PATH, STATEMENT, Images, Made, diff, save
-from tests.agent_server.workshop import RULES, SOLVE, Workshop, run
+from tests.agent_server.workshop import HARMLESS, IDENTITY, RULES, SOLVE, Workshop, graded_in_place, run, solves
 
 PLANT = f"printf %s {shlex.quote(CONFTEST)}"
 WHOLE_REPOSITORY = {"test_cmd": "python3 -m pytest -rA"}
@@ -42,11 +42,6 @@ def beside_shop(beside, tmp_path):
     workshop = Workshop(beside[0], tmp_path, beside[1])
     yield workshop
     workshop.close()
-
-
-def solves(workshop, edit="true", **options):
-    """The grade with the fix and without it, of what an agent that runs `edit` submits."""
-    return workshop.grade(workshop.patch(f"{SOLVE}; {edit}"), **options), workshop.grade(workshop.patch(edit), **options)
 
 
 def whole(workshop):
@@ -206,20 +201,6 @@ def test_under_fail_only_a_run_that_broke_off_has_not_passed(beside_shop):
 # --- in the agent's own sandbox --------------------------------------------------------------------------------------------
 
 
-def graded_in_place(workshop, edit, submission=None):
-    """As the worker does with grading_sandbox=same."""
-    sandbox = workshop.sandbox()
-    begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
-    result = run(sandbox, edit)
-    assert result.returncode == 0, result.output
-    patch = repository.collect_diff(sandbox) if submission is None else submission
-    return grade(workshop.dataset, workshop.task, patch, sandbox, RULES, begun=begun)
-
-
-IDENTITY = "git config --global user.name a; git config --global user.email a@b"
-HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
-
-
 @pytest.mark.parametrize(
     "trick",
     [
@@ -229,143 +210,15 @@ HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
         f"{IDENTITY}; {PLANT} >conftest.py; git add conftest.py; git commit -qm mine; git replace $(git rev-list --max-parents=0 HEAD | tail -n 1) HEAD",
         f"{IDENTITY}; {PLANT} >conftest.py; git add -f conftest.py; git commit -qm x; rm -rf .git; git init -q; git add -A; git commit -qm base",
         f"{PLANT} >conftest.py; rm -rf .git",
+        f"for number in 0 1 2; do mkdir -p /tmp/.aside/$number; {PLANT} >/tmp/.aside/$number/conftest.py; done",
+        f"{PLANT} >tests/conftest.py; echo '*' >tests/.gitignore",
+        "mkdir /tmp/.gitconfig /tmp/.git.aside; ln -s / /tmp/.protected.tar",
+        "head -c 255M /dev/zero >/tmp/full; true",
         f"{PLANT} >conftest.py; git config core.worktree /tmp",
         f"{PLANT} >conftest.py; mkdir mine; mv conftest.py mine/; git init -q mine; cd mine; {IDENTITY}; git add -A; git commit -qm x",
     ],
-    ids=["orphan", "excluded", "global ignore", "replaced", "another repository", "no repository", "worktree", "nested repository"],
+    ids=["orphan", "excluded", "global ignore", "replaced", "another repository", "no repository", "set aside", "ignores itself", "names in /tmp", "full", "worktree", "nested repository"],
 )
 def test_what_was_left_in_the_repository_gains_nothing(shop, trick):
     found = graded_in_place(whole(shop("swesmith")), trick, HARMLESS)
     assert not found.resolved, found.log
-
-
-def test_a_commit_is_no_way_to_lose_the_work(shop):
-    swesmith = shop("swesmith")
-    for edit in (
-        f"{IDENTITY}; {SOLVE}; git commit -qam mine",
-        f"{IDENTITY}; git checkout -qb mine; {SOLVE}; git commit -qam mine; git checkout -q --detach",
-        f"{SOLVE}; touch .git/index.lock",
-        f"{SOLVE}; git config diff.noprefix true; git config color.ui always; git config diff.external false; git config diff.context 0",
-        f"{SOLVE}; git init -q scratch",
-        f"{SOLVE}; git init -q scratch; cd scratch; {IDENTITY}; echo x >x; git add -A; git commit -qm x",
-        f"{SOLVE}; printf 'caf\\xe9\\n' >notes.txt",
-        f"{SOLVE}; mkfifo pipe",
-    ):
-        patch = swesmith.patch(edit)
-        found = swesmith.grade(patch)
-        assert found.resolved, (edit, found.status, found.log, patch)
-        assert graded_in_place(swesmith, edit).resolved, edit
-
-
-def test_a_fix_in_a_file_of_another_encoding_counts(shop):
-    swesmith = shop("swesmith")
-    agents, fresh = swesmith.sandbox(), swesmith.sandbox()
-    for sandbox in (agents, fresh):
-        assert run(sandbox, "printf 'caf\\xe9\\nth\\xe9\\n' >calc/words.txt; git add -A").returncode == 0
-    repository.prepare(swesmith.dataset, swesmith.task, agents)
-    assert run(agents, f"{SOLVE}; printf 'lait\\n' >>calc/words.txt").returncode == 0
-    found = grade(swesmith.dataset, swesmith.task, repository.collect_diff(agents), fresh, RULES)
-    assert found.resolved, found.log
-    assert run(fresh, "printf 'caf\\xe9\\nth\\xe9\\nlait\\n' | cmp - calc/words.txt").returncode == 0
-
-
-# --- away from its 0 --------------------------------------------------------------------------------------------------------
-
-
-def test_half_a_surrogate_is_no_failure_of_ours(shop):
-    found = shop("swesmith").grade(HARMLESS.replace("calc.", "calc\ud800."))
-    assert not found.resolved
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('bash: fork: Cannot allocate memory'); import os; os._exit(1)",
-        "print('Killed', flush=True); import os; os._exit(1)",
-        "import os, signal; os.kill(-1, signal.SIGKILL)",
-        "import os, signal\nfor pid in range(1, 400):\n    try: os.kill(pid, signal.SIGKILL) if pid != os.getpid() else None\n    except OSError: pass",
-        "import os, signal; os.killpg(0, signal.SIGKILL)",
-        "import shutil; shutil.rmtree('/tmp', ignore_errors=True); shutil.rmtree('/testbed', ignore_errors=True)",
-        "import glob, os\nfor file in glob.glob('/tmp/.log*'):\n    os.unlink(file); os.mkfifo(file)",
-        "import os\nos.system('rm -rf /bin /usr/bin/base64 /usr/bin/gzip /usr/bin/tail')",
-        "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        while True: os.write(2, os.urandom(65536))\n    os._exit(0)",
-        "import os\nos.write(1, b'ERROR:\\nFAIL:\\n'); os._exit(1)",
-    ],
-    ids=["prints of memory", "prints Killed", "kills all", "kills each", "kills its group", "deletes", "a pipe for the log", "deletes programs", "prints on", "breaks the parser"],
-)
-@pytest.mark.parametrize("name", ["swebench_new", "swebench_old", "eval_script"])
-def test_what_the_tests_do_to_the_sandbox_is_a_zero(shop, name, code):
-    workshop = shop(name)
-    patch = workshop.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")
-    found = workshop.grade(patch)
-    assert (found.resolved, found.status) == (False, "graded")
-
-
-def test_a_report_that_is_no_report_is_a_zero(shop):
-    django = shop("swebench_old")
-    code = "import os\nopen(os.environ['UNITTEST_REPORT'], 'w').write('[' * 1000000)\nos._exit(0)"
-    assert not django.grade(django.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")).resolved
-    deep = "import glob, os, re\npath = re.search('junitxml=([^ ]+)', os.environ['PYTEST_ADDOPTS']).group(1)\nopen(path, 'w').write('<a>' * 1000000)\nos._exit(0)"
-    bench = shop("swebench_new")
-    assert not bench.grade(bench.patch(f"printf '%s\\n' {shlex.quote(deep)} >>calc/core.py")).resolved
-
-
-@pytest.mark.parametrize("target", ["/dev/zero", "/proc/self/fd", "conftest.py", "/nowhere"])
-def test_a_link_to_what_never_ends_is_not_followed(shop, target):
-    swesmith = shop("swesmith")
-    found = swesmith.grade(swesmith.patch(f"{SOLVE}; ln -s {target} conftest.py; ln -s {target} tests/data"))
-    assert found.resolved and found.touched == ("./conftest.py", "./tests/data")
-
-
-@pytest.mark.parametrize("folder", ["tests", "other"])
-def test_many_files_are_no_failure_of_ours(shop, folder):
-    swesmith = shop("swesmith")
-    made = f"mkdir -p {folder} && cd {folder} && for i in $(seq 3000); do mkdir d$i; echo x >d$i/conftest.py; done; cd ..; {SOLVE}"
-    found = swesmith.grade(swesmith.patch(made))
-    assert found.resolved and len(found.touched) == 3000
-
-
-def test_a_patch_that_unpacks_to_more_than_a_sandbox_holds_is_a_zero(shop):
-    swesmith = shop("swesmith")
-    agents = swesmith.agents()
-    run(agents, "truncate -s 200M big")
-    bomb = repository.collect_diff(agents)
-    assert len(bomb) < 2**21
-    many = "".join(bomb.replace("/big", f"/big{number}") for number in range(10))
-    found = swesmith.grade(many)
-    assert not found.resolved
-
-
-# --- graded 0 wrongly -------------------------------------------------------------------------------------------------------
-
-
-def test_modes_of_protected_files_are_restored(shop):
-    django = shop("swebench_old")
-    solved, lost = solves(django, "chmod -x tests/runtests.py")
-    assert solved.resolved and not lost.resolved
-    assert solved.touched == ("./tests/runtests.py",)
-
-
-def test_a_fix_may_come_with_any_file_names(shop):
-    swesmith = shop("swesmith")
-    edit = f"{SOLVE}; mkdir -p 'a b' && echo x >'a b/c d.txt' && echo x >\"$(printf 'new\\nline')\" && echo x >-dash && echo x >é && printf 'a\\r\\nb\\r\\n' >dos.txt && ln -s nowhere link && head -c 100000 /dev/urandom >random.bin && touch empty"
-    assert swesmith.grade(swesmith.patch(edit)).resolved
-    assert graded_in_place(swesmith, edit).resolved
-
-
-def test_a_patch_with_windows_line_ends_still_counts(shop):
-    swesmith = shop("swesmith")
-    assert swesmith.grade(swesmith.patch(SOLVE).replace("\n", "\r\n")).resolved
-
-
-def test_hidden_tests_may_lie_in_folders_of_any_name(shop):
-    swesmith = shop("swesmith")
-    moved = {test: test.replace("tests/", "my tests/") for test in swesmith.task.fail_to_pass}
-    swesmith.task = replace(swesmith.task, fail_to_pass=tuple(moved.values()), pass_to_pass=(), row=swesmith.task.row | {"test_cmd": "python3 -m pytest -rA 'my tests/test_total.py'"})
-    fresh, agents = swesmith.sandbox(), swesmith.sandbox()
-    for sandbox in (fresh, agents):
-        assert run(sandbox, "mkdir 'my tests' && git mv tests/test_total.py 'my tests/'").returncode == 0
-    repository.prepare(swesmith.dataset, swesmith.task, agents)
-    assert run(agents, "ls 'my tests'").returncode != 0 or run(agents, "ls 'my tests'").output == ""
-    run(agents, SOLVE)
-    assert grade(swesmith.dataset, swesmith.task, repository.collect_diff(agents), fresh, Rules(timeout_s=60.0)).resolved

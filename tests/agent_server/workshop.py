@@ -9,6 +9,8 @@ from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
 from tests.agent_server.real_rows import FIXED
 
+HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
+IDENTITY = "git config --global user.name a; git config --global user.email a@b"
 SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
 LIMITS = Limits(2**30, 200, 2**28, 600.0)
 RULES = Rules(timeout_s=60.0)
@@ -48,3 +50,18 @@ class Workshop:
 
 def run(sandbox, command):
     return sandbox.run(command, cwd="/testbed", timeout_s=60)
+
+
+def solves(workshop, edit="true", **options):
+    """The grade with the fix and without it, of what an agent that runs `edit` submits."""
+    return workshop.grade(workshop.patch(f"{SOLVE}; {edit}"), **options), workshop.grade(workshop.patch(edit), **options)
+
+
+def graded_in_place(workshop, edit, submission=None):
+    """As the worker does with grading_sandbox=same."""
+    sandbox = workshop.sandbox()
+    begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+    result = run(sandbox, edit)
+    assert result.returncode == 0, result.output
+    patch = repository.collect_diff(sandbox) if submission is None else submission
+    return grade(workshop.dataset, workshop.task, patch, sandbox, RULES, begun=begun)
