@@ -14,7 +14,6 @@ from agent_server.tasks.task import Task
 
 BASE = "refs/base"  # where the agent begins, whatever it commits
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
-# What lies in the image untracked is part of the base too: it is there when the patch is applied.
 # A new repository that takes over one commit at most. What is left behind in the old one's packs goes with the old one.
 # What was compiled before tells of hidden tests and of the code without its bug. What the image has that git does not know is not
 # the agent's work. `git fetch` runs the other side too, which gives a commit only by a ref unless told otherwise.
@@ -33,7 +32,6 @@ if [ -n {base} ]; then
   rm -f .git/FETCH_HEAD
 fi
 git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-nul
-git add -A
 git {identity} commit -q --allow-empty -m base
 git update-ref {ref} HEAD
 mkdir -p .git/info
