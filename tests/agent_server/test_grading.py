@@ -119,7 +119,7 @@ def test_the_future_is_not_in_the_agents_repository(six, shop, name):
 @pytest.mark.parametrize("name, word", [("r2e_a", WORD), ("r2e_b", "test_never"), ("swesmith", WORD), ("swebench_new", WORD)])
 def test_hidden_tests_cannot_be_read_from_the_agents_sandbox(shop, name, word):
     sandbox = shop(name).agents()
-    found = run(sandbox, f"grep -rlF --devices=skip {shlex.quote(word)} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null; find / -xdev -name 'r2e_tests*' -o -xdev -name run_tests.sh").output
+    found = run(sandbox, f"grep -rlF --devices=skip {shlex.quote(word)} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null; find / -xdev -name 'r2e_tests*' -o -xdev -name run_tests.sh 2>/dev/null").output
     assert found == "", found
     assert run(sandbox, "cat /proc/self/mountinfo | grep -c made/images || true").output in ("0\n", "1\n")  # the root itself
 
