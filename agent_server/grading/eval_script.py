@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_server.grading.dataset import Dataset, Ran, believed, ids_of, text
 from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
-from agent_server.grading.swebench import parsed
+from agent_server.grading.swebench import parsed, parsers
 from agent_server.tasks.task import Task
 
 WHOLE = "eval_script"
@@ -35,7 +35,7 @@ class EvalScript(Dataset):
             return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
         if not (parser := text(row.get("log_parser"))):
             return ""
-        if parser not in OURS and parser not in _swebenchs():
+        if parser not in OURS and parser not in parsers():
             return f"log_parser is {' or '.join(OURS)} or one of swebench's, not {parser!r}"
         return "" if ids_of(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
@@ -65,9 +65,3 @@ class EvalScript(Dataset):
         if parser in OURS:
             return OURS[parser](ran)
         return believed(parsed(parser, ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)
-
-
-def _swebenchs() -> Mapping[str, Any]:
-    from swebench.harness.log_parsers import PARSER_REGISTRY
-
-    return PARSER_REGISTRY

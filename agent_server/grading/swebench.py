@@ -54,10 +54,8 @@ class SweBench(Dataset):
             return "its base_commit is empty"
         if not row.get("eval_script") and not row.get("test_patch"):
             return "it has neither an eval_script nor a test_patch to make one of"
-        if (parser := text(row.get("log_parser"))) and parser not in _parsers():
+        if (parser := text(row.get("log_parser"))) and parser not in parsers():
             return f"swebench has no log_parser {parser!r}"
-        if not text(row.get("log_parser")) and text(row.get("repo")) not in _parser_of_repository() and not self._is_gym(row):
-            return f"it has no log_parser, and swebench none for repo {text(row.get('repo'))!r}"
         return ""
 
     def image(self, row: Mapping[str, Any]) -> str:
@@ -181,12 +179,13 @@ def _spec(task: Task) -> Any:
 def parsed(parser: str, log: str, spec: Any) -> dict[str, str]:
     """Outcomes by swebench's parser of that name; none where it stumbles over what was printed, which is the tests' doing."""
     try:
-        return _parsers()[parser](log, spec)
+        return parsers()[parser](log, spec)
     except (LookupError, ValueError, AttributeError, TypeError):
         return {}
 
 
-def _parsers() -> Mapping[str, Any]:
+def parsers() -> Mapping[str, Any]:
+    """swebench's log parsers, by name."""
     from swebench.harness.log_parsers import PARSER_REGISTRY
 
     return PARSER_REGISTRY

@@ -69,10 +69,6 @@ class Catalog:
     def image_names(self) -> set[str]:
         return set().union(*(file.images for file in self._files.values()))
 
-    def datasets(self) -> set[str]:
-        """Names of the classes that know the rows."""
-        return {file.dataset.name for file in self._files.values()}
-
 
 class _File:
     def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str):

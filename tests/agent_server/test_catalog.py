@@ -168,4 +168,5 @@ def test_fifty_thousand_rows_cost_little_memory(tmp_path):
 
 
 def test_the_demo_rows_are_of_a_known_kind():
-    assert Catalog(DEMO / "tasks").datasets() == {"swesmith"}
+    demo = Catalog(DEMO / "tasks")
+    assert {demo.get(mode, demo.ids(mode)[0]).dataset for mode in ("train", "eval")} == {"swesmith"}

@@ -1,6 +1,7 @@
 """`python -m agent_server golden` on six tasks in the datasets' own formats, and on the demo's."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -54,7 +55,8 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
     rows, report = known[:2], tmp_path / "golden.json"
     lines = tmp_path / "golden.json.lines"
     command = [sys.executable, "-m", "agent_server", "golden", "--tasks", DEMO / "tasks", "--images", DEMO / "images", "--jobs", "1", "--report", report, "--ids", *rows]
-    first = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL)
+    # What a killed process cannot clean up lies in the test's own folder.
+    first = subprocess.Popen(list(map(str, command)), cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL)
     eventually(lambda: lines.exists() and lines.read_text().endswith("\n"), within_s=120, what="the first row graded")
     first.kill()
     first.wait()

@@ -10,7 +10,7 @@ from agent_server.grading.base import Rules, grade
 from agent_server.grading.patches import is_patch, statistics
 from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout
-from tests.agent_server.real_rows import BUGGY, F2P, FIXED, NEW_TESTS, STATEMENT
+from tests.agent_server.real_rows import F2P, NEW_TESTS, STATEMENT
 from tests.agent_server.workshop import RULES, SOLVE, run
 
 WORD = "two of them - a: b"
@@ -100,7 +100,8 @@ def test_what_does_not_apply_is_a_zero_with_its_status(shop, text, status):
 
 def test_parts_of_a_patch():
     assert statistics(PATCH).as_dict() == {"files": 1, "added_lines": 1, "removed_lines": 1, "bytes": len(PATCH)}
-    assert is_patch(PATCH) and not is_patch("@@ nothing") or is_patch("GIT binary patch\n")
+    assert is_patch(PATCH) and is_patch("GIT binary patch\n") and is_patch("diff --git a/x b/x\nold mode 100644\n")
+    assert not is_patch("I have fixed it, see @@ -1 +1 @@ above.") and not is_patch("")
 
 
 @pytest.mark.parametrize("name", ["swebench_new", "swesmith", "r2e_a"])
@@ -225,7 +226,3 @@ def test_every_part_of_a_row_survives_the_way_to_the_worker(shop):
     for name in ("r2e_a", "swebench_old", "eval_script"):
         task = shop(name).task
         assert Task.from_dict(task.as_dict()) == task and task.problem_statement == STATEMENT and plug.load(task.dataset).script(task)
-
-
-def test_the_fixtures_differ_as_they_should():
-    assert BUGGY != FIXED and "test_total" in NEW_TESTS
