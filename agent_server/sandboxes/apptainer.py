@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent_server.sandboxes.binds import Binds
 from agent_server.sandboxes.cgroup import Cgroup
-from agent_server.sandboxes.leftovers import write_label
+from agent_server.sandboxes.leftovers import LINK_PREFIX, write_label
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
@@ -71,7 +71,7 @@ def start(
     # would bind folders or pass variables in: it gets none of our environment.
     clean = {"PATH": f"{os.path.dirname(program)}:{SYSTEM_PATH}"}
     try:
-        with tempfile.TemporaryDirectory(prefix="image-") as folder:  # the name it is started by can be read inside
+        with tempfile.TemporaryDirectory(prefix=LINK_PREFIX) as folder:  # the name it is started by can be read inside
             name = Path(folder) / image.name
             name.symlink_to(image.resolve())
             shell = PersistentShell(

@@ -9,6 +9,7 @@ Invariant: only a process with the pid and start time that were written down in 
 import json
 import logging
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from agent_server.sandboxes.processes import Process, descendants, kill, look_up
 log = logging.getLogger(__name__)
 LABEL = "processes.json"
 GONE_WITHIN_S = 5.0
+LINK_PREFIX = "swe-rl-image-"
+OLD_LINK_S = 3600.0
 
 
 def write_label(scratch: Path, pids: list[int]) -> None:
@@ -45,7 +48,20 @@ def reclaim(settings: Settings, active: set[str]) -> list[str]:
     cgroup.reclaim(settings.scratch_dir, lambda name: name not in active)
     for folder in reclaimed:
         shutil.rmtree(folder, ignore_errors=True)
+    remove_old_links()
     return [folder.name for folder in reclaimed]
+
+
+def remove_old_links() -> None:
+    """Folders of links to images that workers left which were killed within a start. Whoever made them: no start takes so long."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{LINK_PREFIX}*"):
+        try:
+            if folder.stat().st_mtime < time.time() - OLD_LINK_S:
+                for entry in filter(Path.is_symlink, folder.iterdir()):
+                    entry.unlink()
+                folder.rmdir()
+        except OSError:
+            continue  # it went, or holds something else
 
 
 def _labelled(folder: Path) -> list[Process]:

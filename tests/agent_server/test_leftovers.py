@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,11 +12,24 @@ import pytest
 
 from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.leftovers import LABEL, reclaim
+from agent_server.sandboxes.leftovers import LABEL, LINK_PREFIX, OLD_LINK_S, reclaim, remove_old_links
 from agent_server.sandboxes.loops import LoopSweep
 from agent_server.sandboxes.processes import descendants, kill, look_up
 from tests.agent_server.conftest import DEMO, FIX, eventually
 from tests.agent_server.test_recovery import kill_server
+
+
+def test_only_old_folders_of_links_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("old", "new", "holding"):
+        (tmp_path / f"{LINK_PREFIX}{name}").mkdir()
+        (tmp_path / f"{LINK_PREFIX}{name}" / "demo.sif").symlink_to("/nowhere.sif")
+    (tmp_path / f"{LINK_PREFIX}holding" / "file").write_text("somebody's")
+    for name in ("old", "holding"):
+        os.utime(tmp_path / f"{LINK_PREFIX}{name}", (0, time.time() - OLD_LINK_S - 60))
+    remove_old_links()
+    assert sorted(path.name.removeprefix(LINK_PREFIX) for path in tmp_path.iterdir()) == ["holding", "new"]
+    assert (tmp_path / f"{LINK_PREFIX}holding" / "file").exists() and (tmp_path / f"{LINK_PREFIX}new" / "demo.sif").is_symlink()
 
 
 def lives(pid: int) -> bool:
