@@ -8,11 +8,13 @@ import socket
 import sys
 from pathlib import Path
 
-from agent_server import golden, logs
-from agent_server.agents import plug
+from agent_server.agents import registry as plug
 from agent_server.config import Settings, variable
-from agent_server.sandboxes import apptainer, cgroup_room
+from agent_server.observability import logs
+from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.cgroups import delegation as cgroup_room
 from agent_server.tasks.catalog import open_catalog
+from agent_server.validate import command as golden
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
 
 EXIT_CONFIG = 2
@@ -22,7 +24,9 @@ MISSING_SHOWN = 5
 def main() -> None:
     """Exits with 2 and one message when something is wrong; otherwise does not return."""
     if sys.argv[1:] in (["-h"], ["--help"]):
-        print(f"python -m agent_server: starts the agent server; `python -m agent_server golden --help` checks rows. Its settings are environment variables:\n{describe()}")
+        print(
+            f"python -m agent_server: starts the agent server; `python -m agent_server golden --help` checks rows. Its settings are environment variables:\n{describe()}"
+        )
         return
     if sys.argv[1:2] == ["golden"]:
         sys.exit(golden.main(sys.argv[2:]))
@@ -91,7 +95,8 @@ def check_port(settings: Settings) -> None:
             probe.bind((settings.host, settings.port))
         except OSError as taken:
             raise ConfigError(
-                f"cannot listen on {settings.address}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT", field="port"
+                f"cannot listen on {settings.address}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT",
+                field="port",
             ) from taken
 
 

@@ -11,12 +11,12 @@ from werkzeug.exceptions import HTTPException
 
 from agent_server.api import openapi, ops, sessions, tasks
 from agent_server.config import Settings
-from agent_server.dispatcher import Dispatcher
-from agent_server.drift import DriftAlarm
-from agent_server.events import EventLog
 from agent_server.executors.base import Executor
 from agent_server.executors.local import LocalExecutor
-from agent_server.metrics import Metrics
+from agent_server.observability.drift import DriftAlarm
+from agent_server.observability.events import EventLog
+from agent_server.observability.metrics import Metrics
+from agent_server.scheduling.dispatcher import Dispatcher
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
 from agent_server.tasks.leases import Leases
@@ -40,7 +40,9 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     events = EventLog(store, settings.event_log, [metrics.observe, drift.observe])
     dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
     leases = Leases(catalog, settings.seed)
-    app.extensions.update(settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics)
+    app.extensions.update(
+        settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics
+    )
     for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint, openapi.blueprint):
         app.register_blueprint(blueprint)
     app.before_request(_check_token)

@@ -19,15 +19,31 @@ import socket
 import sys
 import time
 
-COMPLETED, FAILED, UNREACHABLE, CANCELLED = 0, 1, 75, 143  # exit codes, as in wire.py, whose pydantic costs too much here
-NEEDED = ("RELAX_OUTPUT_JSON", "RELAX_BASE_URL", "RELAX_SESSION_ID", "RELAX_GROUP_ID", "RELAX_ROLLOUT_MODE", "AGENT_SERVER_URL")
+COMPLETED, FAILED, UNREACHABLE, CANCELLED = (
+    0,
+    1,
+    75,
+    143,
+)  # exit codes, as in wire.py, whose pydantic costs too much here
+NEEDED = (
+    "RELAX_OUTPUT_JSON",
+    "RELAX_BASE_URL",
+    "RELAX_SESSION_ID",
+    "RELAX_GROUP_ID",
+    "RELAX_ROLLOUT_MODE",
+    "AGENT_SERVER_URL",
+)
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 LONGEST_WAIT_S = 3600  # what the server is asked to hold an answer for
 SHORTEST_WAIT_S = 30
 LONGEST_REST_S = 5  # between two questions to a server that holds no answers, or gives none
 LONGEST_RETRY_AFTER_S = 60  # a server that wants more patience is asked again after a minute anyway
-KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}  # a peer that is gone is noticed after 75 s
+KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 15,
+    socket.TCP_KEEPINTVL: 15,
+    socket.TCP_KEEPCNT: 4,
+}  # a peer that is gone is noticed after 75 s
 
 
 class Ended(Exception):
@@ -148,7 +164,10 @@ class Client:
         created = self._until_accepted(lambda: self._server.call("POST", "/sessions", self._request)).json()
         self._session = created.get("session_id")
         if not isinstance(self._session, str) or not self._session.replace("-", "").replace("_", "").isalnum():
-            raise Ended(FAILED, f"{self._server.url} answered POST /sessions without a session_id that can stand in a URL: {self.last}")
+            raise Ended(
+                FAILED,
+                f"{self._server.url} answered POST /sessions without a session_id that can stand in a URL: {self.last}",
+            )
         view = self._terminal()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end came first
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,7 +182,9 @@ class Client:
         if self._request and not self._session:
             # The request may or may not have arrived: asking again answers the same session.
             try:
-                self._session = self._server.call("POST", "/sessions", self._request, timeout_s=2.0).json().get("session_id")
+                self._session = (
+                    self._server.call("POST", "/sessions", self._request, timeout_s=2.0).json().get("session_id")
+                )
             except Ended:
                 return
         if self._session:
@@ -181,7 +202,10 @@ class Client:
                 wait_s = 0  # perhaps it refuses the question for `wait`
                 continue
             if self.last.status == 404:
-                raise Ended(FAILED, f"{self._server.url} accepted session {self._session} and does not know it any more: {self.last}; was its work directory lost?")
+                raise Ended(
+                    FAILED,
+                    f"{self._server.url} accepted session {self._session} and does not know it any more: {self.last}; was its work directory lost?",
+                )
             if (self.last.status == 0 or self.last.status >= 500) and wait_s and held_s >= SHORTEST_WAIT_S:
                 # The server was restarted, or something before it cuts answers that are held for so long: ask for less.
                 cuts += 1
@@ -192,7 +216,9 @@ class Client:
             if view.get("status") in ("completed", "failed", "cancelled"):
                 return view
             if view.get("status") not in ("queued", "running", "grading"):
-                raise Ended(FAILED, f"session {self._session} is in a state this client does not know: {view.get('status')}")
+                raise Ended(
+                    FAILED, f"session {self._session} is in a state this client does not know: {view.get('status')}"
+                )
             if cuts == 1:
                 wait_s = LONGEST_WAIT_S  # once may have been a restart
             if held_s < self._rest_s:  # it does not hold answers, or not for long
@@ -219,7 +245,10 @@ class Client:
             self._down_since = now if self._down_since is None else self._down_since
             left_s = self._down_since + self._outage_s - now
             if left_s <= 0:
-                raise Ended(UNREACHABLE, f"{self._server.url} gave no usable answer for {self._outage_s} s (last: HTTP {answer.status}: {answer}); is the agent server up?")
+                raise Ended(
+                    UNREACHABLE,
+                    f"{self._server.url} gave no usable answer for {self._outage_s} s (last: HTTP {answer.status}: {answer}); is the agent server up?",
+                )
             self._rest(answer.retry_after, at_most_s=left_s)
         else:
             raise Ended(FAILED, f"{self._server.url} refused (HTTP {answer.status}): {answer}")
@@ -256,7 +285,9 @@ def request_body(environment):
     except FileNotFoundError:
         metadata, named = {}, {}
     except (OSError, ValueError, AttributeError) as unusable:
-        raise Ended(FAILED, f"RELAX_INPUT_JSON={path} must be a JSON object whose metadata is one too: {unusable}") from None
+        raise Ended(
+            FAILED, f"RELAX_INPUT_JSON={path} must be a JSON object whose metadata is one too: {unusable}"
+        ) from None
     session_id = environment["RELAX_SESSION_ID"]
     return {
         "session_id": session_id, "group_id": environment["RELAX_GROUP_ID"], "mode": environment["RELAX_ROLLOUT_MODE"],
@@ -268,7 +299,9 @@ def keep_trace(environment, message, answer):
     """The failure and the last answer, in a file of the session's name under AGENT_CLIENT_TRACE_DIR, where that is set."""
     if not (folder := environment.get("AGENT_CLIENT_TRACE_DIR")):
         return
-    name = "".join(c if c.isascii() and c.isalnum() or c in "._-" else "_" for c in environment.get("RELAX_SESSION_ID", ""))
+    name = "".join(
+        c if c.isascii() and c.isalnum() or c in "._-" else "_" for c in environment.get("RELAX_SESSION_ID", "")
+    )
     try:
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, f"{name}.log"), "wb") as file:

@@ -10,7 +10,16 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 
-from client.errors import Conflict, InvalidRequest, NotFound, ServerBusy, ServerError, ServerUnreachable, StackError, Unauthorized
+from client.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    ServerBusy,
+    ServerError,
+    ServerUnreachable,
+    StackError,
+    Unauthorized,
+)
 from client.wire import SessionRequest, SessionView
 
 CONNECT_TIMEOUT_S = 5.0
@@ -47,7 +56,9 @@ class AgentServerClient:
     def get(self, session_id: str, *, wait_s: float = 0.0) -> SessionView:
         """The session now, or as soon as it is terminal, at the latest after `wait_s`. Raises NotFound."""
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}
-        return SessionView.model_validate(self._call("GET", f"/sessions/{session_id}", params=query, read_timeout_s=wait_s + 15.0))
+        return SessionView.model_validate(
+            self._call("GET", f"/sessions/{session_id}", params=query, read_timeout_s=wait_s + 15.0)
+        )
 
     def wait(self, session_id: str, *, timeout_s: float) -> SessionView:
         """The terminal session, also from a server that does not hold answers. Raises TimeoutError after `timeout_s`; the
@@ -75,7 +86,9 @@ class AgentServerClient:
         while True:
             retry_after = ""
             try:
-                answer = self._http.request(method, self.url + path, timeout=(CONNECT_TIMEOUT_S, read_timeout_s), **arguments)
+                answer = self._http.request(
+                    method, self.url + path, timeout=(CONNECT_TIMEOUT_S, read_timeout_s), **arguments
+                )
                 if answer.status_code < 500 and answer.status_code != 429:
                     return _result(answer)
                 trouble, retry_after = f"HTTP {answer.status_code}", answer.headers.get("Retry-After", "")
@@ -87,7 +100,9 @@ class AgentServerClient:
             down_since = None if busy else (down_since or now)
             left_s = (busy_since + self.busy_s if busy_since else down_since + self.outage_s) - now
             if left_s <= 0 and busy:
-                raise ServerBusy(f"{method} {self.url}{path}: busy for {self.busy_s:g} s; ask for fewer sessions at once or raise its limits")
+                raise ServerBusy(
+                    f"{method} {self.url}{path}: busy for {self.busy_s:g} s; ask for fewer sessions at once or raise its limits"
+                )
             if left_s <= 0:
                 raise ServerUnreachable(
                     f"{method} {self.url}{path}: no usable answer for {self.outage_s:g} s (last: {trouble}); is the agent server up?"
@@ -102,7 +117,10 @@ class _KeepAlive(HTTPAdapter):
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         tcp = {socket.TCP_NODELAY: 1, socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-        options["socket_options"] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, name, value) for name, value in tcp.items())]
+        options["socket_options"] = [
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            *((socket.IPPROTO_TCP, name, value) for name, value in tcp.items()),
+        ]
         super().init_poolmanager(*arguments, **options)
 
 
@@ -123,5 +141,7 @@ def _object(answer: requests.Response) -> dict:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ServerError(f"{answer.url} answered HTTP {answer.status_code} with no JSON object: {answer.text[:300]!r}; is this an agent server?")
+        raise ServerError(
+            f"{answer.url} answered HTTP {answer.status_code} with no JSON object: {answer.text[:300]!r}; is this an agent server?"
+        )
     return found

@@ -192,7 +192,9 @@ class SandboxLimitExceeded(AgentError):
     code = "sandbox_limit"
 
     def __init__(self, limit: str):
-        super().__init__(f"the sandbox was ended, what ran in it exceeded the limit of {limit}; see AGENT_SERVER_SANDBOX_ in `python -m agent_server --help`")
+        super().__init__(
+            f"the sandbox was ended, what ran in it exceeded the limit of {limit}; see AGENT_SERVER_SANDBOX_ in `python -m agent_server --help`"
+        )
         self.limit = limit
 
 

@@ -47,7 +47,9 @@ class SessionRequest(BaseModel):
     session_id: Name
     group_id: Name
     mode: Mode
-    base_url: Annotated[str, Field(pattern=r"^https?://[!-~]+$")]  # ASCII: what counts as space beyond it differs from reader to reader
+    base_url: Annotated[
+        str, Field(pattern=r"^https?://[!-~]+$")
+    ]  # ASCII: what counts as space beyond it differs from reader to reader
     api_key: Annotated[str, Field(min_length=1, max_length=4096)]
     task_id: Name | None = None
     run_id: Annotated[str, Field(max_length=256)] = ""
@@ -57,7 +59,9 @@ class SessionRequest(BaseModel):
     def parse(cls, body: Any) -> "SessionRequest":
         """Raises InvalidRequest naming the first field that is missing or wrong, the rule, and the value's type."""
         if not isinstance(body, dict):
-            raise InvalidRequest(f"the body must be a JSON object, not {type(body).__name__}; send Content-Type: application/json")
+            raise InvalidRequest(
+                f"the body must be a JSON object, not {type(body).__name__}; send Content-Type: application/json"
+            )
         try:
             return cls.model_validate(body)
         except ValidationError as invalid:

@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${SWE_RL_CACHE:-$root/.cache}
 bash "$root/setup/setup.sh" agents
 if [ -z "${R2E_DATA_PATH:-}${R2E_SIF_DIR:-}" ]; then
-    bash "$root/setup/demo_image.sh" "$root/.venv/bin/python" "$cache/demo"
+    bash "$root/setup/demo/image.sh" "$root/.venv/bin/python" "$cache/demo"
     export R2E_DATA_PATH=$cache/demo/tasks R2E_SIF_DIR=$cache/demo/images
 fi
 export AGENT_SERVER_WORK_DIR=${AGENT_SERVER_WORK_DIR:-$cache/agent_server}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes `apptainer` work on this machine: one that works is used as it is; else Debian 13 and later get Debian's package, and
-# Debian 12 the same package with a private glibc (apptainer_debian12.sh); anywhere else the remedy is printed.
+# Debian 12 the same package with a private glibc (apptainer/debian12.sh); anywhere else the remedy is printed.
 # Invariants: apt's own sources stay as they are (the package comes through a private apt state that is thrown away), nothing
 # else on the machine is upgraded, every download is authenticated by apt, and "works" means that a sandbox really ran.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-. "$here/say.sh"
+. "$here/log.sh"
 
 work=$(mktemp -d --tmpdir swe-rl-apptainer.XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -70,7 +70,7 @@ if [ "$prepare" = debian12 ]; then
   say "giving it a private glibc, since Debian 12's is too old for it"
   logged "$log" private_apt download libc6/trixie || stop "Debian 13's libc6 cannot be downloaded" "$remedy"
   logged "$log" apt-get -q -o APT::Sandbox::User=root download patchelf libseccomp2 libsqlite3-0 || stop "patchelf, libseccomp2 and libsqlite3-0 cannot be downloaded" "$remedy"
-  logged "$log" bash "$here/apptainer_debian12.sh" "$work" "$package" || stop "the package could not be rebuilt for Debian 12" "$remedy"
+  logged "$log" bash "$here/apptainer/debian12.sh" "$work" "$package" || stop "the package could not be rebuilt for Debian 12" "$remedy"
   package=$work/apptainer_rebuilt.deb
 fi
 # Apptainer mounts /etc/localtime into every sandbox and fails where there is none.

@@ -7,7 +7,7 @@
 set -euo pipefail
 wanted=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-. "$here/say.sh"
+. "$here/log.sh"
 root=$(dirname "$here")
 venv=$root/.venv stamp=$root/.venv/.complete
 key=$(cat "$root/pyproject.toml" "$here/install.sh" <(echo "$root") | sha256sum | cut -d ' ' -f 1)

@@ -5,7 +5,7 @@
 set -euo pipefail
 purpose=${1:-}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-. "$here/say.sh"
+. "$here/log.sh"
 root=$(dirname "$here")
 cd "$root"
 
@@ -27,8 +27,8 @@ bash "$here/tools.sh" "$purpose"
 bash "$here/apptainer.sh"
 bash "$here/install.sh" "$packages"
 if [ "$purpose" != agents ]; then
-  bash "$here/demo_image.sh" "$root/.venv/bin/python" "$cache/demo"
+  bash "$here/demo/image.sh" "$root/.venv/bin/python" "$cache/demo"
 fi
 if [ "$purpose" = train ]; then
-  TQDM_DISABLE=1 "$root/.venv/bin/python" -m setup.demo_model
+  TQDM_DISABLE=1 "$root/.venv/bin/python" -m setup.demo.model
 fi

@@ -3,7 +3,7 @@
 # library that vLLM's CPU build loads, and for `test` an image registry: found here, or installed with apt.
 # Invariant: what is already there is never touched; without apt or root the missing ones are named with the remedy.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/log.sh"
 
 # program=Debian package
 tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap squashfuse=squashfuse

@@ -17,7 +17,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)  # stable: otherwise the order of the folders
+    items.sort(
+        key=lambda item: item.get_closest_marker("slow") is not None
+    )  # stable: otherwise the order of the folders
 
 
 @pytest.fixture

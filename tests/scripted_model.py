@@ -54,13 +54,24 @@ def completion(step: str, *, tools: bool, number: int) -> dict:
     if step.startswith("text:"):
         message = {"role": "assistant", "content": step.removeprefix("text:")}
     elif tools:
-        call = {"id": f"call_{number}", "type": "function", "function": {"name": "bash", "arguments": json.dumps({"command": step})}}
+        call = {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "bash", "arguments": json.dumps({"command": step})},
+        }
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
     else:
         message = {"role": "assistant", "content": f"```bash\n{step}\n```"}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    return {"id": f"x{number}", "object": "chat.completion", "created": 1, "model": "scripted", "choices": [choice], "usage": usage}
+    return {
+        "id": f"x{number}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted",
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted(path for package in ("client", "agent_server", "trainer", "setup") for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(
+    path for package in ("client", "agent_server", "trainer", "setup") for path in (ROOT / package).rglob("*.py")
+)
 # Import name -> where it may stand, as path prefixes.
 CONFINED = {
     "vllm": ("trainer/engines/vllm.py",),
@@ -18,9 +20,9 @@ CONFINED = {
     "litellm": ("agent_server/agents/",),
     "torch": ("trainer/", "setup/"),
     "trainer": ("trainer/", "setup/"),
-    # setup/images/ names and checks images as the sandboxes that start from them do, setup/check*.py holds a node against what the
+    # setup/images/ names and checks images as the sandboxes that start from them do, setup/check/ holds a node against what the
     # server itself demands: another copy of those rules would drift.
-    "agent_server": ("agent_server/", "setup/images/", "setup/check"),
+    "agent_server": ("agent_server/", "setup/images/", "setup/check/"),
 }
 HOMELESS = {"utils", "helpers", "common", "misc"}
 
@@ -44,8 +46,12 @@ def test_imports_stay_in_their_rooms(path):
     for name in imports(path):
         top = name.split(".")[0]
         allowed = CONFINED.get(top)
-        assert allowed is None or here.startswith(allowed), f"{here} imports {name}; allowed only in {', '.join(allowed)}"
-        assert not HOMELESS & set(name.split(".")) or top not in {"client", "agent_server", "trainer"}, f"{here} imports {name}"
+        assert allowed is None or here.startswith(allowed), (
+            f"{here} imports {name}; allowed only in {', '.join(allowed)}"
+        )
+        assert not HOMELESS & set(name.split(".")) or top not in {"client", "agent_server", "trainer"}, (
+            f"{here} imports {name}"
+        )
 
 
 def test_client_imports_nothing_of_either_side_and_little_else():
@@ -68,7 +74,9 @@ def test_importing_starts_nothing():
     modules = [
         str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
         for path in SOURCES
-        if path.parts[-2] != "setup" and path.stem not in {"__main__", "gunicorn.conf"} and "trainer" not in path.parts[len(ROOT.parts) :]
+        if path.parts[-2] != "setup"
+        and path.stem not in {"__main__", "gunicorn.conf"}
+        and "trainer" not in path.parts[len(ROOT.parts) :]
     ]
     script = (
         "import sys, threading, importlib, os\n"
@@ -83,7 +91,13 @@ def test_importing_starts_nothing():
     assert result.returncode == 0 and result.stdout == "" and result.stderr == "", result.stderr
 
 
-def test_the_readme_has_a_purpose_for_every_file():
-    tree = (ROOT / "README.md").read_text().partition("## What is where")[2]
-    files = [path for pattern in ("*.py", "*.sh", "*.yaml", "*.toml") for top in ("client", "agent_server", "trainer", "setup", "scripts") for path in (ROOT / top).rglob(pattern)]
-    assert not [str(path.relative_to(ROOT)) for path in files if path.name != "__init__.py" and path.name not in tree]
+def test_the_architecture_page_has_a_purpose_for_every_file():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    files = [
+        str(path.relative_to(ROOT))
+        for top in ("client", "agent_server", "trainer", "setup", "scripts")
+        for pattern in ("*.py", "*.sh", "*.yaml", "*.toml")
+        for path in (ROOT / top).rglob(pattern)
+        if path.name != "__init__.py"
+    ]
+    assert not [path for path in files if f"`{path}`" not in page]

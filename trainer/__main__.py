@@ -13,11 +13,10 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from client.errors import ConfigError, StackError, StorageError
-from trainer.config import Config, keys
-from trainer.config_checks import missing_here, require_here
-from trainer.config_file import load
+from trainer.config.checks import missing_here, require_here
+from trainer.config.file import load
+from trainer.config.schema import Config, keys
 from trainer.interrupts import Interrupted, Interrupts
-
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -70,8 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=["run", "check"],
         help="run: train. check: validate FILE and the overrides; what this machine lacks is listed, but is no error.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the run's TOML file, for instance scripts/runs/quickstart.toml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="replaces one key of FILE, for instance train.steps=2")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the run's TOML file, for instance scripts/runs/quickstart.toml"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="replaces one key of FILE, for instance train.steps=2"
+    )
     return parser
 
 

@@ -6,15 +6,15 @@ Invariant: nothing here starts a process, opens a port or waits.
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
 
 from client.errors import ModelUnreachable
 from trainer.actors.base import Actor
-from trainer.config import AgentServer, Config
+from trainer.config.schema import AgentServer, Config
 from trainer.engines.vllm import VllmEngine
 from trainer.rollouts.manager import ClientSettings
-from trainer.services import Service
+from trainer.services.service import Service
 
 CLIENT_KILL_AFTER_S = 8.0  # a client that is told to discard its session talks to the server for at most 5 s
 
@@ -45,13 +45,27 @@ def engine(config: Config, model: Path, log: Path) -> VllmEngine:
 def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
     settings = config.gateway
     command = [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model)]
-    command += ["--host", settings.host, "--port", str(settings.port), "--chat-template-kwargs", json.dumps(settings.chat_template_kwargs)]
+    command += [
+        "--host",
+        settings.host,
+        "--port",
+        str(settings.port),
+        "--chat-template-kwargs",
+        json.dumps(settings.chat_template_kwargs),
+    ]
     url = control_url(config) + "/healthz"
-    return Service("gateway", command, dict(os.environ, GATEWAY_CONTROL_TOKEN=token), log, url, unreachable=ModelUnreachable)
+    return Service(
+        "gateway", command, dict(os.environ, GATEWAY_CONTROL_TOKEN=token), log, url, unreachable=ModelUnreachable
+    )
 
 
 def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
-    env = dict(os.environ, R2E_DATA_PATH=str(settings.data_path), R2E_SIF_DIR=str(settings.sif_dir), AGENT_SERVER_WORK_DIR=str(work_dir))
+    env = dict(
+        os.environ,
+        R2E_DATA_PATH=str(settings.data_path),
+        R2E_SIF_DIR=str(settings.sif_dir),
+        AGENT_SERVER_WORK_DIR=str(work_dir),
+    )
     for key in (
         *("host", "port", "agent_config", "train_concurrency", "eval_concurrency", "seed"),
         *("command_timeout_s", "sandbox_start_timeout_s", "agent_timeout_s", "grading_timeout_s", "session_timeout_s"),

@@ -8,10 +8,10 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 from trainer.actors.base import Actor
 

@@ -6,23 +6,24 @@ ports, services, the actor (it loads while vLLM starts), health. Nothing is wait
 
 import secrets
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Callable, Iterator, Protocol
+from typing import Protocol
 
 import requests
 
 from client.errors import ConfigError, ServerUnreachable
 from trainer import build
 from trainer.checkpoints import Checkpoint, Checkpoints
-from trainer.config import Config
+from trainer.config.schema import Config
 from trainer.display import Display
 from trainer.gateway.control import GatewayControl
 from trainer.interrupts import Interrupted, Interrupts
-from trainer.logs import RunLog
 from trainer.loop import Loop, Parts
 from trainer.rollouts.manager import RolloutManager
-from trainer.services import require_free_port
+from trainer.run_dir import RunLog
+from trainer.services.service import require_free_port
 
 
 class Startable(Protocol):
@@ -52,7 +53,12 @@ def run(config: Config, interrupts: Interrupts) -> None:
 
 
 def _prepare(
-    config: Config, resume: Checkpoint | None, log: RunLog, display: Display, interrupts: Interrupts, start: Callable[[Startable], None]
+    config: Config,
+    resume: Checkpoint | None,
+    log: RunLog,
+    display: Display,
+    interrupts: Interrupts,
+    start: Callable[[Startable], None],
 ) -> Loop:
     """Start everything; return the loop when all of it can be used."""
     model = resume.weights if resume else config.model.path
@@ -61,7 +67,9 @@ def _prepare(
     gateway = build.gateway(config, model, engine.url, token, logs / "gateway.log")
     services = [engine, gateway]
     if config.agent_server.url is None:
-        services.append(build.agent_server(config.agent_server, log.directory / "agent_server", logs / "agent_server.log"))
+        services.append(
+            build.agent_server(config.agent_server, log.directory / "agent_server", logs / "agent_server.log")
+        )
 
     display.phase("starting")
     display.say(f"starting vLLM, gateway{'' if config.agent_server.url else ', agent server'}; they print to {logs}")
@@ -86,7 +94,9 @@ def _prepare(
     control = GatewayControl(build.control_url(config), token)
     # Group ids name task rows on the agent server for as long as it lives: they must be unlike those of other runs.
     run_id = f"{log.directory.name}-{secrets.token_hex(3)}"
-    rollouts = RolloutManager(build.client_settings(config, log.directory / "sessions", run_id), control, interrupts, watch)
+    rollouts = RolloutManager(
+        build.client_settings(config, log.directory / "sessions", run_id), control, interrupts, watch
+    )
     checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
     parts = Parts(engine, control, actor, rollouts, checkpoints)
     return Loop(config, parts, log, display, interrupts, run_id, _weights_dir(log), resume.step if resume else 0)
@@ -116,9 +126,13 @@ def _checkpoint_to_resume(config: Config) -> Checkpoint | None:
         return None
     newest = Checkpoints(directory).latest()
     if newest is None:
-        raise ConfigError(f"checkpoint.resume_from ({directory}) holds no whole checkpoint: give the checkpoints folder of a run")
+        raise ConfigError(
+            f"checkpoint.resume_from ({directory}) holds no whole checkpoint: give the checkpoints folder of a run"
+        )
     if newest.step >= config.train.steps:
-        raise ConfigError(f"checkpoint.resume_from is at step {newest.step} already: set train.steps higher than that, not {config.train.steps}")
+        raise ConfigError(
+            f"checkpoint.resume_from is at step {newest.step} already: set train.steps higher than that, not {config.train.steps}"
+        )
     return newest
 
 
@@ -130,4 +144,6 @@ def _require_answer(url: str) -> None:
     try:
         requests.get(url + "/healthz", timeout=5)
     except requests.RequestException as error:
-        raise ServerUnreachable(f"no agent server answers at agent_server.url ({url}): start it there, or correct the address ({error})") from None
+        raise ServerUnreachable(
+            f"no agent server answers at agent_server.url ({url}): start it there, or correct the address ({error})"
+        ) from None

@@ -5,21 +5,22 @@ change. Only rewards of finished sessions reach the advantages.
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Iterator, Protocol
+from typing import Protocol
 
 from client.errors import ServerError
 from trainer.actors.base import Actor, StepReport, Weighted
 from trainer.algorithms.advantages import group_normalized
 from trainer.checkpoints import Checkpoints
-from trainer.config import Config
+from trainer.config.schema import Config
 from trainer.display import Display
 from trainer.engines.base import Engine, Sampling
 from trainer.interrupts import Interrupts
-from trainer.logs import RunLog, summary
 from trainer.rollouts.manager import RolloutManager, Rollouts
+from trainer.run_dir import RunLog, summary
 
 
 class Versions(Protocol):
@@ -45,7 +46,15 @@ class Loop:
     continues."""
 
     def __init__(
-        self, config: Config, parts: Parts, log: RunLog, display: Display, interrupts: Interrupts, run_id: str, weights_dir: Path, done: int = 0
+        self,
+        config: Config,
+        parts: Parts,
+        log: RunLog,
+        display: Display,
+        interrupts: Interrupts,
+        run_id: str,
+        weights_dir: Path,
+        done: int = 0,
     ):
         self._config, self._parts, self._log, self._display = config, parts, log, display
         self._interrupts, self._run_id, self._weights_dir = interrupts, run_id, weights_dir
@@ -148,7 +157,9 @@ def describe(name: str, metrics: dict) -> str:
     """A step in one line."""
     line = f"{name}: reward {metrics['reward_mean']:.2f}, resolved {metrics['resolved_rate']:.0%} of {metrics['n_samples']}"
     if not metrics["updated"]:
-        line += ", weights unchanged: " + ("no group with different rewards" if metrics["loss"] is None else "the gradient is not finite")
+        line += ", weights unchanged: " + (
+            "no group with different rewards" if metrics["loss"] is None else "the gradient is not finite"
+        )
     else:
         line += f", loss {metrics['loss']:.4f}, grad norm {metrics['grad_norm']:.2f}, logprob diff {metrics['logprob_diff_mean']:.4f}"
     line += " | " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in metrics["seconds"].items())

@@ -13,7 +13,7 @@ from pathlib import Path
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.agents.relay import Relay
 from agent_server.agents.upstream import Upstream
-from agent_server.grading.dataset import REPOSITORY
+from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client.errors import ContextLengthExceeded, SandboxLimitExceeded
 
@@ -63,7 +63,13 @@ class CommandAgent:
 
     def _save(self, trajectory: Path, result: CommandResult, n_calls: int) -> None:
         """A disk that refuses the trajectory must not cost the session its result."""
-        record = {"command": self._command, "returncode": result.returncode, "limit": result.limit, "n_calls": n_calls, "output": result.output}
+        record = {
+            "command": self._command,
+            "returncode": result.returncode,
+            "limit": result.limit,
+            "n_calls": n_calls,
+            "output": result.output,
+        }
         try:
             trajectory.write_text(json.dumps(record, indent=2))
         except OSError as refused:

@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_server.agents.base import ModelEndpoint, Outcome
 from agent_server.sandboxes.base import CommandResult, Sandbox
-from client.errors import AgentError, ConfigError, InvalidRequest, ModelError, ModelUnreachable, SandboxLimitExceeded, StackError
+from client.errors import (
+    AgentError,
+    ConfigError,
+    InvalidRequest,
+    ModelError,
+    ModelUnreachable,
+    SandboxLimitExceeded,
+    StackError,
+)
 
 log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
@@ -52,7 +60,9 @@ def load_config(name: str) -> MiniConfig:
     try:
         config = MiniConfig.model_validate(yaml.safe_load(path.read_text()))
     except (OSError, yaml.YAMLError, ValidationError) as unusable:
-        raise ConfigError(f"AGENT_SERVER_AGENT_CONFIG={name}: {unusable}; give text, tools, or a YAML file like {CONFIG_DIR}/tools.yaml") from unusable
+        raise ConfigError(
+            f"AGENT_SERVER_AGENT_CONFIG={name}: {unusable}; give text, tools, or a YAML file like {CONFIG_DIR}/tools.yaml"
+        ) from unusable
     if config.protocol not in MODEL_CLASSES:
         raise ConfigError(f"{path}: protocol={config.protocol!r} must be one of {', '.join(MODEL_CLASSES)}")
     return config
@@ -77,7 +87,9 @@ def preload() -> None:
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    litellm.completion(model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response="")
+    litellm.completion(
+        model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response=""
+    )
     # That call leaves a logging thread behind. Once it has nothing to do it holds no lock, and forking is safe.
     thread_pool_executor.executor.submit(int).result()
 
@@ -101,8 +113,14 @@ class SandboxEnvironment:
         self.seconds += result.seconds
         first, _, rest = result.output.lstrip().partition("\n")
         if first.strip() == SUBMIT_LINE and result.returncode == 0:
-            raise Submitted({"role": "exit", "content": rest, "extra": {"exit_status": "Submitted", "submission": rest}})
-        return {"output": result.output, "returncode": result.returncode, "exception_info": self._limit_note(result.limit)}
+            raise Submitted(
+                {"role": "exit", "content": rest, "extra": {"exit_status": "Submitted", "submission": rest}}
+            )
+        return {
+            "output": result.output,
+            "returncode": result.returncode,
+            "exception_info": self._limit_note(result.limit),
+        }
 
     def _limit_note(self, limit: str) -> str:
         notes = {
@@ -116,7 +134,11 @@ class SandboxEnvironment:
         return notes[limit]
 
     def get_template_vars(self, **kwargs) -> dict[str, Any]:
-        return self.config.model_dump() | {"system": platform.system(), "machine": platform.machine(), "release": "", "version": ""} | kwargs
+        return (
+            self.config.model_dump()
+            | {"system": platform.system(), "machine": platform.machine(), "release": "", "version": ""}
+            | kwargs
+        )
 
     def serialize(self) -> dict:
         return {"info": {"config": {"environment": self.config.model_dump(mode="json")}}}
@@ -188,7 +210,9 @@ def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
         "timeout": endpoint.timeout_s,
         "max_retries": 0,  # mini-swe-agent retries; two layers of retries would multiply
     }
-    return getattr(module, MODEL_CLASSES[config.protocol])(**options | {"model_kwargs": connection | options.get("model_kwargs", {})})
+    return getattr(module, MODEL_CLASSES[config.protocol])(
+        **options | {"model_kwargs": connection | options.get("model_kwargs", {})}
+    )
 
 
 def _is_context_overflow(raised: Exception) -> bool:
@@ -202,8 +226,16 @@ def _attributed(raised: Exception) -> StackError:
     import litellm
 
     said = f"{type(raised).__name__}: {raised}"[:1000]
-    unreachable = (litellm.exceptions.APIConnectionError, litellm.exceptions.Timeout, litellm.exceptions.ServiceUnavailableError)
-    if isinstance(raised, unreachable) or isinstance(raised, litellm.exceptions.InternalServerError) and "Connection error" in said:
+    unreachable = (
+        litellm.exceptions.APIConnectionError,
+        litellm.exceptions.Timeout,
+        litellm.exceptions.ServiceUnavailableError,
+    )
+    if (
+        isinstance(raised, unreachable)
+        or isinstance(raised, litellm.exceptions.InternalServerError)
+        and "Connection error" in said
+    ):
         return ModelUnreachable(f"the model's API did not answer: {said}")
     if type(raised).__module__.startswith(("litellm", "openai")):
         return ModelError(f"the model's API refused: {said}")

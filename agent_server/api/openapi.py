@@ -71,15 +71,36 @@ class Operation:
 
 # A new route is one more line here.
 OPERATIONS = (
-    Operation("post", "/sessions", "Queue a session; the same session_id again is the same session", {200: "Created"}, (400, 404, 413, 429, 503, 507), "SessionRequest"),
-    Operation("get", "/sessions/{session_id}", "A session as it is, or as soon as it has ended", {200: "SessionView"}, (400, 404, 507), "", (SESSION_ID, WAIT)),
-    Operation("post", "/sessions/{session_id}/cancel", "Stop a session; repeatable", {204: ""}, (404, 507), "", (SESSION_ID,)),
+    Operation(
+        "post",
+        "/sessions",
+        "Queue a session; the same session_id again is the same session",
+        {200: "Created"},
+        (400, 404, 413, 429, 503, 507),
+        "SessionRequest",
+    ),
+    Operation(
+        "get",
+        "/sessions/{session_id}",
+        "A session as it is, or as soon as it has ended",
+        {200: "SessionView"},
+        (400, 404, 507),
+        "",
+        (SESSION_ID, WAIT),
+    ),
+    Operation(
+        "post", "/sessions/{session_id}/cancel", "Stop a session; repeatable", {204: ""}, (404, 507), "", (SESSION_ID,)
+    ),
     Operation("get", "/tasks", "Row ids by mode, in file order", {200: "Tasks"}),
-    Operation("get", "/healthz", "Does the server live and work off its sessions", {200: "Health", 503: "Health"}, open=True),
+    Operation(
+        "get", "/healthz", "Does the server live and work off its sessions", {200: "Health", 503: "Health"}, open=True
+    ),
     Operation("get", "/readyz", "Are new sessions accepted and run", {200: "Ready", 503: "Ready"}, open=True),
     Operation("get", "/metrics", "For Prometheus", {200: "text/plain"}),
     Operation("get", "/limits", "The limits in force", {200: "Limits"}),
-    Operation("patch", "/limits", "Change some limits until the next start", {200: "Limits"}, (400, 413, 507), "Limits"),
+    Operation(
+        "patch", "/limits", "Change some limits until the next start", {200: "Limits"}, (400, 413, 507), "Limits"
+    ),
     Operation("get", "/openapi.json", "This document", {200: "Document"}),
 )
 
@@ -96,7 +117,11 @@ def describe() -> dict[str, Any]:
         paths.setdefault(operation.path, {})[operation.method] = operation.describe()
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Agent server", "version": "1", "description": "Runs sessions of software-engineering agents for a trainer."},
+        "info": {
+            "title": "Agent server",
+            "version": "1",
+            "description": "Runs sessions of software-engineering agents for a trainer.",
+        },
         "paths": paths,
         "components": {"schemas": _schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
@@ -104,16 +129,26 @@ def describe() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    _, models = models_json_schema([(SessionRequest, "validation"), (SessionView, "serialization")], ref_template="#/components/schemas/{model}")
+    _, models = models_json_schema(
+        [(SessionRequest, "validation"), (SessionView, "serialization")], ref_template="#/components/schemas/{model}"
+    )
     counts = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
     text = {"type": "string"}
     return models["$defs"] | {
         "Created": _object(session_id=text, status={"enum": [str(status) for status in Status]}),
-        "Refusal": _object(error=_object(boundary=text, code=text, message=text) | {"description": "`field` too, where one is at fault"}),
+        "Refusal": _object(
+            error=_object(boundary=text, code=text, message=text)
+            | {"description": "`field` too, where one is at fault"}
+        ),
         "Tasks": _object(**{mode: {"type": "array", "items": text} for mode in MODES}),
         "Ready": _object(ready={"type": "boolean"}),
         "Limits": LIMITS,
-        "Health": _object(ready={"type": "boolean"}, draining={"type": "boolean"}, limits=counts, sessions={"type": "object", "additionalProperties": counts}),
+        "Health": _object(
+            ready={"type": "boolean"},
+            draining={"type": "boolean"},
+            limits=counts,
+            sessions={"type": "object", "additionalProperties": counts},
+        ),
         "Document": _object(openapi=text, info={"type": "object"}, paths={"type": "object"}),
     }
 

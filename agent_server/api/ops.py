@@ -18,7 +18,10 @@ def healthz() -> tuple[Response, int]:
     """200 while the server lives and works off its sessions, 503 when it cannot."""
     dispatcher = current_app.extensions["dispatcher"]
     body = {"ready": dispatcher.ready, "draining": dispatcher.draining}
-    body |= {"limits": current_app.extensions["dispatcher"].limits(), "sessions": current_app.extensions["store"].counts()}
+    body |= {
+        "limits": current_app.extensions["dispatcher"].limits(),
+        "sessions": current_app.extensions["store"].counts(),
+    }
     return jsonify(body), 200 if dispatcher.ready or dispatcher.draining else 503
 
 
@@ -32,7 +35,9 @@ def readyz() -> tuple[Response, int]:
 @blueprint.get("/metrics")
 def metrics() -> Response:
     """Prometheus' text format."""
-    return Response(current_app.extensions["metrics"].exposition(), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(
+        current_app.extensions["metrics"].exposition(), content_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 @blueprint.get("/limits")
@@ -52,7 +57,9 @@ def change_limits() -> Response:
             raise InvalidRequest(f"field {name!r:.80}: no such limit; there are {', '.join(known)}", field=name[:80])
         # JSON knows one kind of number: 4.0 is a whole one.
         if type(value) not in (int, float) or not 1 <= value <= LARGEST_LIMIT or value != int(value):
-            raise InvalidRequest(f"field '{name}' must be a whole number from 1 to {LARGEST_LIMIT}; got {value!r:.80}", field=name)
+            raise InvalidRequest(
+                f"field '{name}' must be a whole number from 1 to {LARGEST_LIMIT}; got {value!r:.80}", field=name
+            )
     current_app.extensions["store"].set_limits({name: int(value) for name, value in wanted.items()})
     current_app.extensions["dispatcher"].wake()
     return jsonify(current_app.extensions["dispatcher"].limits())

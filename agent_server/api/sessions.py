@@ -8,9 +8,9 @@ import threading
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
-from agent_server import base_urls
+from agent_server.api import base_urls
 from agent_server.api.body import read_json
-from agent_server.turns import Turns
+from agent_server.scheduling.fair_lock import Turns
 from client.errors import DiskFull, InvalidRequest, ServerStopping
 from client.wire import SessionRequest
 

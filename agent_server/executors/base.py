@@ -3,7 +3,7 @@
 import signal
 from typing import Protocol
 
-from agent_server.worker import Job
+from agent_server.worker.session import Job
 
 
 class Executor(Protocol):

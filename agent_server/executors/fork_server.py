@@ -16,11 +16,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from agent_server import worker
-from agent_server.agents import plug
+from agent_server.agents import registry as plug
 from agent_server.config import Settings
-from agent_server.grading import plug as datasets
+from agent_server.grading.datasets import registry as datasets
 from agent_server.tasks.task import Task
+from agent_server.worker import session as worker
 
 READY = b"ready"
 

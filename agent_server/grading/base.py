@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.grading import patches, protected, repository, unittest_report
-from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran, must, runs_pytest
+from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran, must, runs_pytest
 from agent_server.grading.outcomes import expected_outcomes, parse_junit, parse_unittest_report
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from agent_server.tasks.task import Task
@@ -64,7 +64,16 @@ class Rules:
     command: str = ""
 
 
-def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules: Rules, *, begun: repository.Begun | None = None, log_file: Path | None = None) -> Grade:
+def grade(
+    dataset: Dataset,
+    task: Task,
+    submission: str,
+    sandbox: Sandbox,
+    rules: Rules,
+    *,
+    begun: repository.Begun | None = None,
+    log_file: Path | None = None,
+) -> Grade:
     """Run the row's tests on `submission` (a unified diff; "": on the repository as it is) in `sandbox`, a fresh one; or, with
     `begun` as `repository.prepare` answered it, the agent's own. Tests that exceed a limit of the sandbox have failed. All that
     they print goes to `log_file`.
@@ -75,7 +84,9 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
     facts: dict[str, Any] = {"patch": patches.statistics(submission).as_dict(), "policy": rules.policy}
     submission = submission.encode(errors="replace").decode()  # half a surrogate is no text
     if submission and not patches.is_patch(submission):
-        return Grade(False, "not_a_patch", **facts, log=submission[:LOG_TAIL_CHARACTERS], seconds=time.monotonic() - started)
+        return Grade(
+            False, "not_a_patch", **facts, log=submission[:LOG_TAIL_CHARACTERS], seconds=time.monotonic() - started
+        )
     try:
         if begun is None:
             repository.set_aside(dataset, task, sandbox)
@@ -85,7 +96,13 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
     except (GraderError, SandboxDied, SandboxLimitExceeded) as cannot:
         if begun is None or _has_died(sandbox, cannot):
             raise
-        return Grade(False, "patch_failed", **facts, log=f"the agent left no repository to patch: {cannot}", seconds=time.monotonic() - started)
+        return Grade(
+            False,
+            "patch_failed",
+            **facts,
+            log=f"the agent left no repository to patch: {cannot}",
+            seconds=time.monotonic() - started,
+        )
     if submission:
         refused = _submit(dataset, task, submission, sandbox, rules.policy, before, facts)
         if refused:
@@ -113,7 +130,13 @@ def grade(dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, rules
 
 
 def _submit(
-    dataset: Dataset, task: Task, submission: str, sandbox: Sandbox, policy: protected.Policy, before: protected.Snapshot, facts: dict[str, Any]
+    dataset: Dataset,
+    task: Task,
+    submission: str,
+    sandbox: Sandbox,
+    policy: protected.Policy,
+    before: protected.Snapshot,
+    facts: dict[str, Any],
 ) -> tuple[str, str] | None:
     """Apply it and take back what it may not change; None, or the grade's status and why it is not run. What fails here and did not
     fail before the submission is the submission's doing."""
@@ -139,7 +162,9 @@ def _submit(
 def _has_died(sandbox: Sandbox, failure: Exception) -> bool:
     """Whether it has, of itself: a file that cannot be written, for want of room, reads the same."""
     try:
-        return isinstance(failure, SandboxDied) and sandbox.run("true", cwd="/", timeout_s=SETUP_TIMEOUT_S).returncode != 0
+        return (
+            isinstance(failure, SandboxDied) and sandbox.run("true", cwd="/", timeout_s=SETUP_TIMEOUT_S).returncode != 0
+        )
     except SandboxDied:
         return True
 
@@ -172,7 +197,9 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
         sandbox.write_file(f"{lines}.d/sitecustomize.py", Path(unittest_report.__file__).read_text())
         environment += f" {unittest_report.REPORT}={lines} PYTHONPATH={lines}.d${{PYTHONPATH:+:$PYTHONPATH}}"
     try:
-        result = sandbox.run(f"{environment} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s)
+        result = sandbox.run(
+            f"{environment} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s
+        )
         sandbox.end_background()  # what the tests left running must not write on while we read
         said, xml, told = (read_file(sandbox, path) for path in (log, report, lines))
     except SandboxLimitExceeded as exceeded:
@@ -184,7 +211,9 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
             f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said[-LOG_TAIL_CHARACTERS:]}"
         )
     files = [file for file in dataset.test_files(task) if file.endswith(".py")]
-    return Ran(said, result.returncode, parse_junit(xml, files) if xml else None, parse_unittest_report(told)), result.limit
+    return Ran(
+        said, result.returncode, parse_junit(xml, files) if xml else None, parse_unittest_report(told)
+    ), result.limit
 
 
 def read_file(sandbox: Sandbox, path: str) -> str:

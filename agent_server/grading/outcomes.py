@@ -91,12 +91,19 @@ def parse_junit(report: str, files: Iterable[str] = ()) -> dict[str, str]:
 
 def _junit_word(case: ElementTree.Element) -> str:
     words = {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}
-    seen = ["XFAIL" if child.tag == "skipped" and _expected_failure(child) else words[child.tag] for child in case if child.tag in words]
+    seen = [
+        "XFAIL" if child.tag == "skipped" and _expected_failure(child) else words[child.tag]
+        for child in case
+        if child.tag in words
+    ]
     return max(seen, key=WORDS.index, default="PASSED")
 
 
 def _expected_failure(child: ElementTree.Element) -> bool:
-    return child.get("type", child.get("message")) in {"pytest.xfail", "expected test failure"}  # the message: pytest 3 gives no type
+    return child.get("type", child.get("message")) in {
+        "pytest.xfail",
+        "expected test failure",
+    }  # the message: pytest 3 gives no type
 
 
 def _node_id(case: ElementTree.Element, modules: Mapping[str, str]) -> str:
@@ -124,7 +131,9 @@ def _path(parts: Iterable[str]) -> str:
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and the like
 SUMMARY_HEAD = re.compile(r"=+ short test summary info =+")
-SUMMARY_END = re.compile(r"(?:=+ )?\d+ [a-z].* in \d[\d.]* ?s")  # "2 failed, 1 passed in 0.10s", with = around it or without
+SUMMARY_END = re.compile(
+    r"(?:=+ )?\d+ [a-z].* in \d[\d.]* ?s"
+)  # "2 failed, 1 passed in 0.10s", with = around it or without
 SUBTEST = r"SUBFAILED(?:[\[(].*?[\])])? (?=[^\[\]()]*::)|[\[(].*?[\])] SUBFAIL "  # "SUBFAILED[message] (i=1) id", or the plugin's form
 RESULT = re.compile(rf"(?:({'|'.join(WORDS)}) (?:at (?:setup|call|teardown) of )?|{SUBTEST})(.+)")
 LONGEST_ID = 4096  # characters; reasons may be far longer
@@ -139,7 +148,9 @@ def parse_pytest_summary(output: str) -> dict[str, str]:
     knows better). Lines after pytest's closing line are not the summary's. Where a file could not be collected, none
     of its tests has passed, whatever other lines say: with `CI` set or `-vv`, reasons have many lines, of any content.
     """
-    lines = [CONTROL.sub("", line).removesuffix("\r") for line in output.split("\n")]  # not splitlines: a reason may hold U+2028
+    lines = [
+        CONTROL.sub("", line).removesuffix("\r") for line in output.split("\n")
+    ]  # not splitlines: a reason may hold U+2028
     heads = [number for number, line in enumerate(lines) if SUMMARY_HEAD.fullmatch(line)]
     if not heads:
         return {}
@@ -165,7 +176,9 @@ def _without_reason(text: str, word: str, found: Mapping[str, str]) -> str:
 
 # --- unittest's verbose output --------------------------------------------------------------------------------------------
 
-UNITTEST_START = re.compile(r" {0,2}(\w+ \([\w.<>]+\))(?: [\[(].*?[\])])?(?: \.\.\. ?|$)")  # " [message] (i=1)": a subtest
+UNITTEST_START = re.compile(
+    r" {0,2}(\w+ \([\w.<>]+\))(?: [\[(].*?[\])])?(?: \.\.\. ?|$)"
+)  # " [message] (i=1)": a subtest
 UNITTEST_END = re.compile(r"^(?:={70}\n[A-Z ]+: |-{70}\nRan \d)", re.MULTILINE)  # of the entries
 UNITTEST_FAILURE = re.compile(r"^={70}\n(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+ \([\w.<>]+\))", re.MULTILINE)
 UNITTEST_WORD = re.compile(r"(ok|FAIL|ERROR|expected failure|unexpected success)$|(?:^|\.\.\. )(skipped) ['\"].*$")

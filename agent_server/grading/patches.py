@@ -6,7 +6,7 @@ Invariant: each step of the ladder is tried on what the one before left untouche
 import re
 from dataclasses import asdict, dataclass
 
-from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S
+from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S
 from agent_server.sandboxes.base import Sandbox
 
 SUBMISSION = "/tmp/.submission.patch"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent_server.grading.dataset import REPOSITORY, Dataset, must
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, must
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
@@ -55,11 +55,19 @@ def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fal
     # Links are not followed: one may lead to what never ends. sha1sum's records come last, after an empty one.
     script = f"{{ {find} -printf '%p\\0%y%m %l\\0'; printf '\\0'; {find} -type f -print0 | xargs -0 -r sha1sum -z --; }} 2>/dev/null | gzip -c | base64 -w0"
     if keep:
-        script += f"; {find} -print0 >{KEPT}.list && tar --no-recursion --null --no-unquote -cf {KEPT}.tar -T {KEPT}.list"
+        script += (
+            f"; {find} -print0 >{KEPT}.list && tar --no-recursion --null --no-unquote -cf {KEPT}.tar -T {KEPT}.list"
+        )
     try:
-        records = gzip.decompress(base64.b64decode(must(sandbox, task, script, cwd=REPOSITORY))).decode(errors="surrogateescape").split("\0")
+        records = (
+            gzip.decompress(base64.b64decode(must(sandbox, task, script, cwd=REPOSITORY)))
+            .decode(errors="surrogateescape")
+            .split("\0")
+        )
     except (OSError, EOFError, zlib.error, binascii.Error) as torn:
-        raise GraderError(f"row {task.task_id}: what is protected cannot be listed, are find, sha1sum, gzip and base64 in its image? {torn}") from torn
+        raise GraderError(
+            f"row {task.task_id}: what is protected cannot be listed, are find, sha1sum, gzip and base64 in its image? {torn}"
+        ) from torn
     end = next((number for number in range(0, len(records), 2) if not records[number]), len(records))
     facts = dict(zip(records[:end:2], records[1:end:2], strict=True))
     for record in records[end + 1 :]:
@@ -73,7 +81,11 @@ def restore(task: Task, sandbox: Sandbox, before: Snapshot, changed: Iterable[st
     """Bring these files back as they were kept, and remove those that were not there. Raises GraderError."""
     paths = list(changed)
     folders = sorted({folder for path in paths for folder in _folders(path)}, key=len)
-    for name, listed in {"folders": folders, "changed": paths, "back": [path for path in paths if path in before.facts]}.items():
+    for name, listed in {
+        "folders": folders,
+        "changed": paths,
+        "back": [path for path in paths if path in before.facts],
+    }.items():
         sandbox.write_file(f"{KEPT}.{name}", "".join(f"{path}\0" for path in listed))
     # What stands in a folder's place must not lead the files elsewhere, or keep them away.
     script = f"""
@@ -92,18 +104,32 @@ def remove(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
 def installed(task: Task, sandbox: Sandbox) -> str:
     """What has changed since the kept snapshot of packages that are installed in the repository's folder: too much to put away. Raises
     GraderError."""
-    return must(sandbox, task, f"find . -path ./.git -prune -o \\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\) -cnewer {KEPT}.list -print | head -n 5", cwd=REPOSITORY)
+    return must(
+        sandbox,
+        task,
+        f"find . -path ./.git -prune -o \\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\) -cnewer {KEPT}.list -print | head -n 5",
+        cwd=REPOSITORY,
+    )
 
 
 def counting(changed: Iterable[str]) -> tuple[str, ...]:
     """Those that are a reason to reject, as text that can be recorded."""
-    return tuple(path.encode(errors="surrogateescape").decode(errors="replace") for path in changed if not path.endswith(COMPILED))
+    return tuple(
+        path.encode(errors="surrogateescape").decode(errors="replace")
+        for path in changed
+        if not path.endswith(COMPILED)
+    )
 
 
 def always_restored(dataset: Dataset, task: Task, changed: Iterable[str]) -> list[str]:
     """Those that are the row's own tests, or stand in their way, and what is compiled."""
     tests = [f"./{file}" for file in _tests(dataset, task)]
-    return [path for path in changed if path.endswith(COMPILED) or any(f"{test}/".startswith(f"{path}/") or path.startswith(f"{test}/") for test in tests)]
+    return [
+        path
+        for path in changed
+        if path.endswith(COMPILED)
+        or any(f"{test}/".startswith(f"{path}/") or path.startswith(f"{test}/") for test in tests)
+    ]
 
 
 def named_in(script: str) -> Iterator[str]:
@@ -143,5 +169,9 @@ def _find(test_files: Iterable[str]) -> str:
     tests = [f"-path {shlex.quote(pattern)}" for pattern in sorted(patterns)]
     names = [f"-name {shlex.quote(name)}" for name in ANYWHERE] + [f"-name '*{COMPILED}' ! -path '*/site-packages/*'"]
     folders = [f"-path './{folder}/*'" for folder in FOLDERS]
-    top = [f"-path {shlex.quote(pattern)}" for name in AT_THE_TOP for pattern in (f"./{name}", f"./{name}/*", f"./{name}.*")]
+    top = [
+        f"-path {shlex.quote(pattern)}"
+        for name in AT_THE_TOP
+        for pattern in (f"./{name}", f"./{name}/*", f"./{name}.*")
+    ]
     return f"find . -path ./.git -prune -o \\( {' -o '.join([*tests, *names, *folders, *top])} \\) ! -type d"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_server.grading import protected
-from agent_server.grading.dataset import REPOSITORY, SETUP_TIMEOUT_S, Dataset, must
+from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, must
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -80,12 +80,24 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
     packed = ""
     if hidden := dataset.hidden(task):
         if keep:
-            there = f"for path in {_quoted(hidden)}; do [ ! -e \"$path\" ] || printf '%s\\0' \"$path\"; done"
+            there = f'for path in {_quoted(hidden)}; do [ ! -e "$path" ] || printf \'%s\\0\' "$path"; done'
             must(sandbox, task, f"{there} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY)
-            packed = must(sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY)
+            packed = must(
+                sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY
+            )
         tracked = _quoted(path for path in hidden if not path.startswith("/"))
-        must(sandbox, task, f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}", cwd=REPOSITORY)
-    must(sandbox, task, PURGE.format(base=shlex.quote(dataset.base_commit(task)), identity=IDENTITY, ref=BASE), cwd=REPOSITORY)
+        must(
+            sandbox,
+            task,
+            f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}",
+            cwd=REPOSITORY,
+        )
+    must(
+        sandbox,
+        task,
+        PURGE.format(base=shlex.quote(dataset.base_commit(task)), identity=IDENTITY, ref=BASE),
+        cwd=REPOSITORY,
+    )
     if not keep:
         return None
     settings = must(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY)
@@ -115,7 +127,12 @@ def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) ->
     must(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {begun.base}", cwd=REPOSITORY)
     if begun.hidden:
         sandbox.write_file("/tmp/.hidden.base64", begun.hidden)
-        must(sandbox, task, "base64 -d /tmp/.hidden.base64 >/tmp/.hidden && tar -xzPf /tmp/.hidden && rm -f /tmp/.hidden*", cwd=REPOSITORY)
+        must(
+            sandbox,
+            task,
+            "base64 -d /tmp/.hidden.base64 >/tmp/.hidden && tar -xzPf /tmp/.hidden && rm -f /tmp/.hidden*",
+            cwd=REPOSITORY,
+        )
     _move_aside(dataset, task, sandbox)
 
 

@@ -59,7 +59,9 @@ def _share(passed: int, total: int, resolved: bool) -> float:
     return min(passed, total - 1) / total
 
 
-MODES: dict[str, Callable[[Words, Words, bool], float]] = {mode.__name__: mode for mode in (binary, partial_credit, test_ratio, shaped)}
+MODES: dict[str, Callable[[Words, Words, bool], float]] = {
+    mode.__name__: mode for mode in (binary, partial_credit, test_ratio, shaped)
+}
 
 # --- penalties ------------------------------------------------------------------------------------------------------------
 
@@ -73,7 +75,9 @@ def parse_penalties(setting: str) -> dict[str, float]:
     for entry in filter(None, map(str.strip, setting.split(","))):
         status, _, number = (part.strip() for part in entry.rpartition("="))
         if not STATUS.fullmatch(status):
-            raise ConfigError(f"penalties are STATUS=NUMBER, separated by commas; {entry!r} is none. Write for example LimitsExceeded=-0.5")
+            raise ConfigError(
+                f"penalties are STATUS=NUMBER, separated by commas; {entry!r} is none. Write for example LimitsExceeded=-0.5"
+            )
         if status in penalties:
             raise ConfigError(f"an exit status has one penalty; {status!r} is given two. Leave one of them out")
         penalties[status] = _penalty(entry, number)
@@ -92,5 +96,7 @@ def _penalty(entry: str, text: str) -> float:
     except ValueError:
         number = math.nan
     if not -1.0 <= number <= 0.0:
-        raise ConfigError(f"a penalty is a number from -1 to 0, added to the reward; {entry!r} is outside. Write for example LimitsExceeded=-0.5")
+        raise ConfigError(
+            f"a penalty is a number from -1 to 0, added to the reward; {entry!r} is outside. Write for example LimitsExceeded=-0.5"
+        )
     return number

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from agent_server.sandboxes.binds import Binds
-from agent_server.sandboxes.cgroup import Cgroup
+from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.leftovers import LINK_PREFIX, write_label
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.shell import PersistentShell
@@ -26,7 +26,9 @@ def find_apptainer() -> str:
     """Path of the program. Raises SetupError with the remedy."""
     if path := shutil.which("apptainer"):
         return path
-    raise SetupError("apptainer is not on the PATH; install it with `bash setup/apptainer.sh` (Debian 12, 13) or from apptainer.org")
+    raise SetupError(
+        "apptainer is not on the PATH; install it with `bash setup/apptainer.sh` (Debian 12, 13) or from apptainer.org"
+    )
 
 
 def image_path(image_dir: Path, image_name: str) -> Path:
@@ -45,13 +47,23 @@ def check_image(path: Path) -> None:
             image.seek(SIF_MAGIC_OFFSET)
             magic = image.read(len(SIF_MAGIC))
     except FileNotFoundError:
-        raise ImageMissing(f"image {path} does not exist; fetch or build it, or point R2E_SIF_DIR at the folder that holds it") from None
+        raise ImageMissing(
+            f"image {path} does not exist; fetch or build it, or point R2E_SIF_DIR at the folder that holds it"
+        ) from None
     if magic != SIF_MAGIC:
-        raise ImageCorrupt(f"image {path} is not a SIF file (no {SIF_MAGIC.decode()} at byte {SIF_MAGIC_OFFSET}); delete it and fetch it again")
+        raise ImageCorrupt(
+            f"image {path} is not a SIF file (no {SIF_MAGIC.decode()} at byte {SIF_MAGIC_OFFSET}); delete it and fetch it again"
+        )
 
 
 def start(
-    image: Path, *, scratch: Path, env: dict[str, str], start_timeout_s: float, limits: Limits | None = None, network: bool = False,
+    image: Path,
+    *,
+    scratch: Path,
+    env: dict[str, str],
+    start_timeout_s: float,
+    limits: Limits | None = None,
+    network: bool = False,
     binds: Binds = (),
 ) -> PersistentShell:
     """A running sandbox of `image`, labelled in `scratch`, with the host's network or none, and `binds` to be read. Raises ImageMissing, ImageCorrupt,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from client.errors import ConfigError
 
-
 Binds = tuple[tuple[Path, str], ...]  # (host folder, path inside)
 
 
@@ -18,7 +17,9 @@ def parse_binds(setting: str) -> Binds:
         host, _, inside = entry.partition(":")
         inside = inside.removesuffix(":ro") or host
         if not host.startswith("/") or not inside.startswith("/") or ":" in inside:
-            raise ConfigError(f"AGENT_SERVER_BINDS: {entry!r} is not HOST:INSIDE with absolute paths; binds are read-only and take no options")
+            raise ConfigError(
+                f"AGENT_SERVER_BINDS: {entry!r} is not HOST:INSIDE with absolute paths; binds are read-only and take no options"
+            )
         if not Path(host).exists():
             raise ConfigError(f"AGENT_SERVER_BINDS: {host} does not exist on this machine; make it, or take it out")
         found.append((Path(host), inside))

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from agent_server.config import Settings
-from agent_server.sandboxes import cgroup
+from agent_server.sandboxes.cgroups import cgroup
 from agent_server.sandboxes.processes import Process, descendants, kill, look_up
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,11 @@ def write_label(scratch: Path, pids: list[int]) -> None:
     try:
         (scratch / LABEL).write_text(json.dumps({"boot": _boot(), "processes": processes}))
     except OSError as refused:
-        log.error("the processes of %s were not noted; if the worker is killed, they may be left over: %s", scratch.name, refused)
+        log.error(
+            "the processes of %s were not noted; if the worker is killed, they may be left over: %s",
+            scratch.name,
+            refused,
+        )
 
 
 def reclaim(settings: Settings, active: set[str]) -> list[str]:
@@ -68,7 +72,11 @@ def _labelled(folder: Path) -> list[Process]:
     """The folder's processes that still run."""
     try:
         label = json.loads((folder / LABEL).read_text())
-        noted = [Process(int(pid), 0, "", int(start_ticks)) for pid, start_ticks in label["processes"]] if label["boot"] == _boot() else []
+        noted = (
+            [Process(int(pid), 0, "", int(start_ticks)) for pid, start_ticks in label["processes"]]
+            if label["boot"] == _boot()
+            else []
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return []  # the worker was killed before its sandbox had started, and an idle shell ends with its worker
     return [process for process in noted if _same(process)]

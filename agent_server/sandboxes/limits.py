@@ -10,8 +10,8 @@ sandbox.
 import logging
 from dataclasses import dataclass
 
-from agent_server.sandboxes.cgroup import Cgroup
-from agent_server.sandboxes.inside import Inside
+from agent_server.sandboxes.cgroups.cgroup import Cgroup
+from agent_server.sandboxes.procfs import Inside
 
 log = logging.getLogger(__name__)
 END_WITHIN_S = 2.0  # a fork bomb that has not been stopped by then ends with its sandbox
@@ -77,8 +77,14 @@ class Judge:
     def end(self, limit: str) -> None:
         """End everything but the shell; the sandbox itself over `cpu`, or where that does not help."""
         log.warning("a sandbox exceeded its limit of %s", limit)
-        self.exceeded = self.ended_by = limit  # also where the sandbox is gone: the kernel may choose what it cannot live without
-        if limit == "cpu" or not self._inside.end_processes(END_WITHIN_S) or self._inside.files_bytes() > self._limits.memory_bytes:
+        self.exceeded = self.ended_by = (
+            limit  # also where the sandbox is gone: the kernel may choose what it cannot live without
+        )
+        if (
+            limit == "cpu"
+            or not self._inside.end_processes(END_WITHIN_S)
+            or self._inside.files_bytes() > self._limits.memory_bytes
+        ):
             self._inside.end()
         else:
             self.ended_by = ""

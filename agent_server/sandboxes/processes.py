@@ -69,7 +69,9 @@ def kill_younger(root: int, since_ticks: int, spare: frozenset[int]) -> None:
     """
     for _ in range(50):
         targets = [
-            p.pid for p in descendants(root) if p.start_ticks >= since_ticks and p.pid not in spare and p.state not in "ZX"
+            p.pid
+            for p in descendants(root)
+            if p.start_ticks >= since_ticks and p.pid not in spare and p.state not in "ZX"
         ]
         if not targets:
             return

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agent_server.sandboxes.base import CommandResult, Used
-from agent_server.sandboxes.cgroup import Cgroup
-from agent_server.sandboxes.inside import DIRECTORIES, Inside
+from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
+from agent_server.sandboxes.procfs import DIRECTORIES, Inside
 from agent_server.sandboxes.watchdog import Watchdog
 from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
@@ -61,7 +61,13 @@ class PersistentShell:
         append = os.open(f"/proc/self/fd/{self._output.fileno()}", os.O_WRONLY | os.O_APPEND)
         try:
             self._process = subprocess.Popen(
-                cgroup.entering(argv) if cgroup else argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=append, env=env, cwd="/", bufsize=0
+                cgroup.entering(argv) if cgroup else argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=append,
+                env=env,
+                cwd="/",
+                bufsize=0,
             )
         except OSError as cannot:
             self._output.close()
@@ -191,12 +197,18 @@ class PersistentShell:
     def _look_inside(self, shell: int) -> Inside:
         """Open what the shell opens, by its descriptors: they lead to where no path of ours does."""
         numbers = range(7, 7 + len(DIRECTORIES))
-        self._send("exec " + " ".join(f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True)) + "\n")
+        self._send(
+            "exec " + " ".join(f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True)) + "\n"
+        )
         self._ask("$?")
         try:
-            descriptors = [os.open(f"/proc/{self.shell_pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY) for number in numbers]
+            descriptors = [
+                os.open(f"/proc/{self.shell_pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY) for number in numbers
+            ]
         except OSError as cannot:
-            raise SandboxStartFailed(f"the sandbox lacks one of {', '.join(DIRECTORIES)}, which its limits are read from: {cannot}") from cannot
+            raise SandboxStartFailed(
+                f"the sandbox lacks one of {', '.join(DIRECTORIES)}, which its limits are read from: {cannot}"
+            ) from cannot
         self._send("exec " + " ".join(f"{number}<&-" for number in numbers) + "\n")
         return Inside(shell, self.shell_pid, descriptors)
 
@@ -250,5 +262,7 @@ class PersistentShell:
 
     def _said(self) -> str:
         size = self._output_size()
-        return os.pread(self._output.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").strip() or "(no message)"
-
+        return (
+            os.pread(self._output.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").strip()
+            or "(no message)"
+        )

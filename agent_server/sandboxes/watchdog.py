@@ -14,9 +14,9 @@ import socket
 import time
 
 from agent_server.sandboxes.base import Used
-from agent_server.sandboxes.cgroup import Cgroup
-from agent_server.sandboxes.inside import Inside
+from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Judge, Limits
+from agent_server.sandboxes.procfs import Inside
 from client.errors import SandboxDied
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,9 @@ def _be_watchdog(worker: socket.socket, inside: Inside, judge: Judge) -> None:
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        _keep_open({0, 1, 2, worker.fileno(), *inside.descriptors})  # the worker's pipes must close when the worker ends
+        _keep_open(
+            {0, 1, 2, worker.fileno(), *inside.descriptors}
+        )  # the worker's pipes must close when the worker ends
         _come_first()
         _watch(worker, judge)
     except BaseException:
@@ -89,7 +91,9 @@ def _watch(worker: socket.socket, judge: Judge) -> None:
     """Until the worker has gone."""
     next_look: float | None = time.monotonic()
     while True:
-        ready, _, _ = select.select([worker], [], [], None if next_look is None else max(0.0, next_look - time.monotonic()))
+        ready, _, _ = select.select(
+            [worker], [], [], None if next_look is None else max(0.0, next_look - time.monotonic())
+        )
         if ready:
             question = worker.recv(64)
             if not question:

@@ -49,12 +49,19 @@ def end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) 
     columns = {"status": str(status), "ended_at": now} | {
         name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
     }
-    db.execute(f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?", (*columns.values(), session_id))
+    db.execute(
+        f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?",
+        (*columns.values(), session_id),
+    )
     row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
     if status is Status.COMPLETED:
         of_group = (row["run_id"], row["mode"], row["group_id"])
         db.execute("UPDATE leases SET completed = 1 WHERE run_id = ? AND mode = ? AND group_id = ?", of_group)
-    about = {name: row[name] for name in ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes") if row[name] is not None}
+    about = {
+        name: row[name]
+        for name in ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes")
+        if row[name] is not None
+    }
     if row["grade"]:
         about["resolved"] = json.loads(row["grade"]).get("resolved", False)
     about |= {name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))}
@@ -62,5 +69,8 @@ def end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) 
 
 
 def event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str, Any]) -> None:
-    """Leave a record of what happened, for agent_server/events.py to tell."""
-    db.execute("INSERT INTO events (session_id, at, name, data) VALUES (?, ?, ?, ?)", (session_id, time.time(), name, json.dumps(data)))
+    """Leave a record of what happened, for agent_server/observability/events.py to tell."""
+    db.execute(
+        "INSERT INTO events (session_id, at, name, data) VALUES (?, ?, ?, ?)",
+        (session_id, time.time(), name, json.dumps(data)),
+    )

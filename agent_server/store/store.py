@@ -83,18 +83,27 @@ class Store:
 
     # --- the API's side -------------------------------------------------------------------------------------------
 
-    def submit(self, request: SessionRequest, lease: Callable[[sqlite3.Connection, SessionRequest], str]) -> tuple[str, Status]:
+    def submit(
+        self, request: SessionRequest, lease: Callable[[sqlite3.Connection, SessionRequest], str]
+    ) -> tuple[str, Status]:
         """Queue a session and lease its row in one transaction; the same run's same client id again answers the session it
         made. Raises ServerBusy where the queue is full."""
         with self.transaction() as db:
             known = db.execute(
-                "SELECT id, status FROM sessions WHERE run_id = ? AND client_session_id = ?", (request.run_id, request.session_id)
+                "SELECT id, status FROM sessions WHERE run_id = ? AND client_session_id = ?",
+                (request.run_id, request.session_id),
             ).fetchone()
             if known:
                 return known["id"], Status(known["status"])
             limit = changes.number(db, "queue", default=None)
-            if limit is not None and (n_queued := db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()[0]) >= limit:
-                raise ServerBusy(f"{n_queued} sessions are queued and the queue holds {limit} (AGENT_SERVER_QUEUE_LIMIT); ask again later")
+            if (
+                limit is not None
+                and (n_queued := db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()[0])
+                >= limit
+            ):
+                raise ServerBusy(
+                    f"{n_queued} sessions are queued and the queue holds {limit} (AGENT_SERVER_QUEUE_LIMIT); ask again later"
+                )
             task_id = lease(db, request)
             session_id = uuid.uuid4().hex
             db.execute(
@@ -168,13 +177,18 @@ class Store:
             leases.return_idle(db, lease_idle_s)
             gone = db.execute("DELETE FROM sessions WHERE ended_at < ?", (before,)).rowcount
             told = changes.number(db, TOLD, default=0)
-            db.execute("DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)", (before, told))
+            db.execute(
+                "DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)",
+                (before, told),
+            )
             leases.forget_old(db, lease_s)
         return gone
 
     def queued(self, mode: str, limit: int) -> list[str]:
         """The first queued sessions of a mode, in order of arrival."""
-        rows = self.read("SELECT id FROM sessions WHERE status = 'queued' AND mode = ? ORDER BY seq LIMIT ?", mode, limit)
+        rows = self.read(
+            "SELECT id FROM sessions WHERE status = 'queued' AND mode = ? ORDER BY seq LIMIT ?", mode, limit
+        )
         return [row["id"] for row in rows]
 
     def active(self) -> list[sqlite3.Row]:
@@ -193,7 +207,12 @@ class Store:
             if not changed:
                 return None
             row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
-            changes.event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": round(row["started_at"] - row["created_at"], 3)})
+            changes.event(
+                db,
+                session_id,
+                "admitted",
+                {"attempt": row["attempt"], "queue_s": round(row["started_at"] - row["created_at"], 3)},
+            )
             return row
 
     def requeue(self, session_id: str, error: StackError, *, attempt: int, most_attempts: int) -> bool:
@@ -212,11 +231,15 @@ class Store:
     def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
         """For a session whose worker can no longer speak: cancelled if that was asked for, else failed. False if it is terminal."""
         with self.transaction() as db:
-            row = db.execute("SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            row = db.execute(
+                "SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)
+            ).fetchone()
             if row is None or row["attempt"] != attempt or row["status"] not in ACTIVE:
                 return False
             if row["cancel_requested"]:
-                changes.end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled; its worker was killed").as_dict())
+                changes.end(
+                    db, session_id, Status.CANCELLED, error=Cancelled("cancelled; its worker was killed").as_dict()
+                )
             else:
                 changes.end(db, session_id, Status.FAILED, error=error.as_dict())
         return True
@@ -226,11 +249,14 @@ class Store:
     def register_worker(self, session_id: str, attempt: int, pid: int, start_ticks: int) -> None:
         """A worker's first act. After it a cancel finds the pid; before it, this finds the cancel. Raises Cancelled, Fenced."""
         with self.transaction() as db:
-            row = db.execute("SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            row = db.execute(
+                "SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)
+            ).fetchone()
             if row is None or row["attempt"] != attempt or row["status"] != Status.RUNNING:
                 raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
             db.execute(
-                "UPDATE sessions SET worker_pid = ?, worker_start_ticks = ? WHERE id = ?", (pid, start_ticks, session_id)
+                "UPDATE sessions SET worker_pid = ?, worker_start_ticks = ? WHERE id = ?",
+                (pid, start_ticks, session_id),
             )
         if row["cancel_requested"]:
             raise Cancelled("cancelled before its worker began")
@@ -250,7 +276,9 @@ class Store:
     def passed(self, session_id: str, attempt: int) -> None:
         """The worker waits no longer. Raises Fenced."""
         with self.transaction() as db:
-            changes.current(db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time())
+            changes.current(
+                db, session_id, attempt, "waited_s = waited_s + ? - waiting_since, waiting_since = NULL", time.time()
+            )
 
     def begin_grading(self, session_id: str, attempt: int) -> None:
         """running -> grading. Raises Fenced."""
@@ -272,6 +300,11 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.OperationalError, OSError) as refused:
-        full = getattr(refused, "errno", None) == errno.ENOSPC or getattr(refused, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        full = (
+            getattr(refused, "errno", None) == errno.ENOSPC
+            or getattr(refused, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        )
         kind = DiskFull if full else StorageError
-        raise kind(f"cannot write {path}: {refused}; free space or permissions under the work directory, nothing is lost") from refused
+        raise kind(
+            f"cannot write {path}: {refused}; free space or permissions under the work directory, nothing is lost"
+        ) from refused

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.config import Settings
-from agent_server.grading import plug
-from agent_server.grading.dataset import Dataset
+from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets.base import Dataset
 from agent_server.tasks.rows import Rows, open_rows
 from agent_server.tasks.task import Task
 from client.errors import ConfigError, NotFound
@@ -26,7 +26,7 @@ PROBLEM = "problem_statement"
 
 class Catalog:
     """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file that serves both modes.
-    `dataset`: see agent_server.grading.plug. `exclude`: a report of `python -m agent_server golden`; rows that failed there are
+    `dataset`: see agent_server.grading.datasets.registry. `exclude`: a report of `python -m agent_server golden`; rows that failed there are
     left out. `default_image`: of rows that name none. Raises ConfigError for a missing file, a missing column or rows that cannot be graded."""
 
     def __init__(self, data_path: Path, dataset: str = plug.AUTO, exclude: Path | None = None, default_image: str = ""):
@@ -53,7 +53,9 @@ class Catalog:
         if task_id in numbers:
             return
         near = difflib.get_close_matches(task_id, numbers, n=1)
-        raise NotFound(f"no {mode} task {task_id!r}" + (f"; did you mean {near[0]!r}?" if near else ""), field="task_id")
+        raise NotFound(
+            f"no {mode} task {task_id!r}" + (f"; did you mean {near[0]!r}?" if near else ""), field="task_id"
+        )
 
     def get(self, mode: Mode, task_id: str) -> Task:
         """Raises NotFound."""
@@ -80,7 +82,9 @@ class _File:
             raise ConfigError(f"{path} has no rows; a mode needs at least one task")
         self.dataset = plug.recognise(self.rows.read(0), str(path)) if dataset == plug.AUTO else plug.load(dataset)
         if lacking := self.dataset.columns - self.rows.columns:
-            raise ConfigError(f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name}; it has {', '.join(sorted(self.rows.columns))}")
+            raise ConfigError(
+                f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name}; it has {', '.join(sorted(self.rows.columns))}"
+            )
         self._look_through(path, excluded)
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._lock = threading.Lock()
@@ -122,7 +126,9 @@ class _File:
         if faults:
             shown = "\n  ".join(faults[:FAULTS_SHOWN])
             more = f"\n  and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
-            raise ConfigError(f"{path}: {len(faults)} rows cannot be graded; fill what they lack or drop them:\n  {shown}{more}")
+            raise ConfigError(
+                f"{path}: {len(faults)} rows cannot be graded; fill what they lack or drop them:\n  {shown}{more}"
+            )
         if not self.numbers:
             raise ConfigError(f"{path} has no rows but those excluded; a mode needs at least one task")
 
@@ -147,4 +153,6 @@ def _excluded(report: Path) -> frozenset[str]:
     try:
         return frozenset(json.loads(report.read_text())["excluded"])
     except (OSError, ValueError, KeyError, TypeError) as unreadable:
-        raise ConfigError(f"AGENT_SERVER_EXCLUDE={report} is no report of `python -m agent_server golden`: {unreadable!r}") from unreadable
+        raise ConfigError(
+            f"AGENT_SERVER_EXCLUDE={report} is no report of `python -m agent_server golden`: {unreadable!r}"
+        ) from unreadable

@@ -20,13 +20,16 @@ class Leases:
     def __init__(self, catalog: Catalog, seed: int):
         self._catalog = catalog
         self._seed = seed
-        self._order = lru_cache(maxsize=8)(self._shuffled)  # tens of thousands of rows are not shuffled again for every group
+        self._order = lru_cache(maxsize=8)(
+            self._shuffled
+        )  # tens of thousands of rows are not shuffled again for every group
 
     def lease(self, db: sqlite3.Connection, request: SessionRequest) -> str:
         """The row of the request's group, leased now if the group is new. Call inside a write transaction. Raises NotFound
         for a `task_id` that does not exist."""
         held = db.execute(
-            "SELECT task_id FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?", (request.run_id, request.mode, request.group_id)
+            "SELECT task_id FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?",
+            (request.run_id, request.mode, request.group_id),
         ).fetchone()
         if request.task_id:
             self._catalog.check(request.mode, request.task_id)
@@ -61,7 +64,9 @@ class Leases:
 
 def _take_position(db: sqlite3.Connection, run_id: str, mode: Mode) -> int:
     """The first place that was given back, else the next new one."""
-    returned = db.execute("SELECT MIN(position) FROM returned_rows WHERE run_id = ? AND mode = ?", (run_id, mode)).fetchone()[0]
+    returned = db.execute(
+        "SELECT MIN(position) FROM returned_rows WHERE run_id = ? AND mode = ?", (run_id, mode)
+    ).fetchone()[0]
     if returned is not None:
         db.execute("DELETE FROM returned_rows WHERE run_id = ? AND mode = ? AND position = ?", (run_id, mode, returned))
         return returned
@@ -83,9 +88,14 @@ def return_idle(db: sqlite3.Connection, idle_s: float) -> int:
         (since, since, since),
     ).fetchall()
     for row in idle:
-        db.execute("DELETE FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?", (row["run_id"], row["mode"], row["group_id"]))
+        db.execute(
+            "DELETE FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?",
+            (row["run_id"], row["mode"], row["group_id"]),
+        )
         if row["position"] is not None:
-            db.execute("INSERT OR IGNORE INTO returned_rows VALUES (?, ?, ?)", (row["run_id"], row["mode"], row["position"]))
+            db.execute(
+                "INSERT OR IGNORE INTO returned_rows VALUES (?, ?, ?)", (row["run_id"], row["mode"], row["position"])
+            )
     return len(idle)
 
 

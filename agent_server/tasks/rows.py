@@ -70,7 +70,9 @@ class ParquetRows:
                 if left < batch.num_rows:
                     return batch.slice(left, 1).to_pylist()[0]
                 left -= batch.num_rows
-        raise ConfigError(f"{self._path} has fewer rows than at the start of the server; do not change it while it is used")
+        raise ConfigError(
+            f"{self._path} has fewer rows than at the start of the server; do not change it while it is used"
+        )
 
     def _open(self) -> parquet.ParquetFile:
         # A buffer, or a whole column of a row group is read at once, and some files have one group.
@@ -103,7 +105,9 @@ class JsonRows:
                 if line.strip():
                     self._offsets.append(offset)
                     row = _parse(line, f"{self._path} line {number}")
-                    yield {name: row.get(name) for name in wanted} | {name: THERE if row.get(name) else "" for name in texts}
+                    yield {name: row.get(name) for name in wanted} | {
+                        name: THERE if row.get(name) else "" for name in texts
+                    }
                 offset += len(line)
 
     def read(self, number: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`dataset` names the class that knows how to run and grade it (agent_server/grading/plug.py). The two test lists hold ids
+    """`dataset` names the class that knows how to run and grade it (agent_server/grading/datasets/registry.py). The two test lists hold ids
     as the test runner prints them: those that must turn from failing to passing, and those that must stay passing. `row` holds
     the other columns that its dataset's class asks for."""
 

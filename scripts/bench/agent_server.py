@@ -70,7 +70,12 @@ def ideal_work_s() -> float:
         sandbox = apptainer.start(IMAGE, scratch=Path("/tmp"), env={}, start_timeout_s=60)
         try:
             sandbox.run(PREPARE, cwd="/testbed", timeout_s=60)
-            totals.append(sum(sandbox.run(command, cwd="/testbed", timeout_s=60).seconds for command in [*COMMANDS, ROW["test_cmd"]]))
+            totals.append(
+                sum(
+                    sandbox.run(command, cwd="/testbed", timeout_s=60).seconds
+                    for command in [*COMMANDS, ROW["test_cmd"]]
+                )
+            )
         finally:
             sandbox.close()
     return statistics.median(totals)
@@ -80,7 +85,9 @@ def run_ours(server: BenchServer, model: ScriptedModel) -> float:
     key = uuid.uuid4().hex
     model.scripts[key] = COMMANDS
     started = time.monotonic()
-    request = SessionRequest(session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"])
+    request = SessionRequest(
+        session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"]
+    )
     view = server.client.wait(server.client.create(request), timeout_s=600)
     assert view.reward == 1.0 and view.n_calls == len(COMMANDS) + 1, view
     return time.monotonic() - started
@@ -101,7 +108,13 @@ def run_usual() -> float:
 
 def instance(name: str, use) -> None:
     program = apptainer.find_apptainer()
-    options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", *(["--no-privs"] if os.geteuid() == 0 else [])]
+    options = [
+        "--containall",
+        "--cleanenv",
+        "--writable-tmpfs",
+        "--no-home",
+        *(["--no-privs"] if os.geteuid() == 0 else []),
+    ]
     _quietly(program, "instance", "start", *options, IMAGE, name)
     try:
         use()
@@ -138,7 +151,9 @@ def report(work_s: float, alone: list[float], alone_usual: list[float], many: Me
     print(f"{'':34} {'ours':>8} {'usual':>8} {'ratio':>7}  bound")
     print(f"{'overhead of one session, s':34} {ours:8.2f} {usual:8.2f} {usual / ours:7.1f}  1.0, a tenth")
     print(f"{len(many.seconds_each)} sessions at once, in turns of the same number of slots:")
-    print(f"{'sessions a second':34} {many.per_second:8.2f} {many_usual.per_second:8.2f} {many.per_second / many_usual.per_second:7.1f}  4 times")
+    print(
+        f"{'sessions a second':34} {many.per_second:8.2f} {many_usual.per_second:8.2f} {many.per_second / many_usual.per_second:7.1f}  4 times"
+    )
     cpu, cpu_usual = many.cpu_s / len(many.seconds_each), many_usual.cpu_s / len(many_usual.seconds_each)
     print(f"{'CPU seconds a session':34} {cpu:8.2f} {cpu_usual:8.2f} {cpu_usual / cpu:7.1f}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent_server.grading import repository
 from agent_server.grading.base import Rules, grade
-from agent_server.grading.dataset import REPOSITORY
+from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
@@ -52,7 +52,10 @@ def main() -> None:
                 fresh.close()
 
         def usual() -> None:
-            instance("benchgrading", lambda: [execute("benchgrading", command) for command in (PREPARE, FIX, row["test_cmd"])])
+            instance(
+                "benchgrading",
+                lambda: [execute("benchgrading", command) for command in (PREPARE, FIX, row["test_cmd"])],
+            )
 
         warm = sandbox()
         tests = median_s(repeat, lambda: warm.run(row["test_cmd"], cwd=REPOSITORY, timeout_s=60))

@@ -13,11 +13,11 @@ import time
 
 from flask import Flask
 
-from agent_server import logs
 from agent_server.app import create_app
 from agent_server.config import Settings
+from agent_server.observability import logs
 from agent_server.store.store import Store
-from agent_server.worker import Job, notify
+from agent_server.worker.session import Job, notify
 from client.wire import Status
 
 HOLD_S = float(os.environ.get("BENCH_HOLD_S", "1.0"))

@@ -23,13 +23,15 @@ from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
-from agent_server.worker import Job
+from agent_server.worker.session import Job
 from client.wire import SessionRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
 COMMANDS = 20  # a sandbox
-LIMITS = Limits(memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0)  # with its watchdog, as a session has it
+LIMITS = Limits(
+    memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0
+)  # with its watchdog, as a session has it
 
 
 def main() -> None:
@@ -55,7 +57,9 @@ def timed(times: dict[str, list[float]], name: str, action: Callable):
 
 
 def measure_sandbox(image: Path, scratch: Path, times: dict[str, list[float]]) -> None:
-    sandbox = timed(times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60, limits=LIMITS))
+    sandbox = timed(
+        times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60, limits=LIMITS)
+    )
     for _ in range(COMMANDS):
         timed(times, "command", lambda: sandbox.run("true", cwd="/", timeout_s=10))
     timed(times, "stop", sandbox.close)
@@ -65,18 +69,30 @@ def measure_instance(image: Path, name: str, times: dict[str, list[float]]) -> N
     program = apptainer.find_apptainer()
     # As a daemon's starter may keep our pipes open, its output goes to a file or nowhere.
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
-    options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", *(["--no-privs"] if os.geteuid() == 0 else [])]
+    options = [
+        "--containall",
+        "--cleanenv",
+        "--writable-tmpfs",
+        "--no-home",
+        *(["--no-privs"] if os.geteuid() == 0 else []),
+    ]
     timed(times, "start", lambda: subprocess.run([program, "instance", "start", *options, image, name], **quiet))
     try:
         for _ in range(COMMANDS // 4):
-            timed(times, "command", lambda: subprocess.run([program, "exec", f"instance://{name}", "bash", "-c", "true"], **quiet))
+            timed(
+                times,
+                "command",
+                lambda: subprocess.run([program, "exec", f"instance://{name}", "bash", "-c", "true"], **quiet),
+            )
     finally:
         timed(times, "stop", lambda: subprocess.run([program, "instance", "stop", name], **quiet))
 
 
 def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) -> None:
     """From the request to the fork server until the worker has written its name into the store."""
-    settings = Settings(data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=scratch / "work", agent_config="text")
+    settings = Settings(
+        data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=scratch / "work", agent_config="text"
+    )
     for folder in (settings.scratch_dir, settings.trajectory_dir, settings.log_dir):
         folder.mkdir(parents=True)
     store, executor = Store(settings.work_dir), LocalExecutor(settings)

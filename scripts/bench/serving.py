@@ -16,7 +16,7 @@ from pathlib import Path
 import requests
 
 from client.api import AgentServerClient
-from trainer.services import free_port
+from trainer.services.service import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
@@ -39,7 +39,9 @@ class BenchServer:
     def start(self) -> None:
         """Return when sessions are accepted and run."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -67,8 +69,14 @@ def agent_server(*command: str, **settings: object) -> Iterator[BenchServer]:
     """Running until the context ends. `command`: instead of `-m agent_server`; `settings`: AGENT_SERVER_ variables, prefix left out."""
     with tempfile.TemporaryDirectory(prefix="bench-agents-") as folder:
         port, work_dir = free_port(), Path(folder) / "work"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))}
-        environment |= {"R2E_DATA_PATH": str(DEMO / "tasks"), "R2E_SIF_DIR": str(DEMO / "images"), "AGENT_SERVER_PORT": str(port)}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))
+        }
+        environment |= {
+            "R2E_DATA_PATH": str(DEMO / "tasks"),
+            "R2E_SIF_DIR": str(DEMO / "images"),
+            "AGENT_SERVER_PORT": str(port),
+        }
         environment |= {"AGENT_SERVER_WORK_DIR": str(work_dir), "AGENT_SERVER_AGENT_CONFIG": "text"}
         environment |= {f"AGENT_SERVER_{name.upper()}": str(value) for name, value in settings.items()}
         server = BenchServer(work_dir, port, list(command) or ["-m", "agent_server"], environment)

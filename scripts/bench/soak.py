@@ -54,7 +54,10 @@ class Plan:
 def plans(n: int, seed: int) -> list[Plan]:
     chance = random.Random(seed)
     harms = chance.choices(list(ALLOWED), weights=[60, 20, 10, 10], k=n)
-    return [Plan(i, harm, chance.uniform(0.0, 1.5), [FIX] if chance.random() < 0.33 else ["true"]) for i, harm in enumerate(harms)]
+    return [
+        Plan(i, harm, chance.uniform(0.0, 1.5), [FIX] if chance.random() < 0.33 else ["true"])
+        for i, harm in enumerate(harms)
+    ]
 
 
 def main() -> int:
@@ -74,7 +77,9 @@ def soak(n: int, concurrency: int, seed: int) -> tuple[Counter, dict[str, int]]:
     """Run it; returns how many sessions ended how by what was done to them, and what was left behind (all should be 0)."""
     before = machine()
     with serving() as model, agent_server(train_concurrency=concurrency, record_retention_s=RETENTION_S) as server:
-        _run(server, model, Plan(-1, "nothing", 0.0, [FIX]))  # warm, so that descriptors are counted from a state at work
+        _run(
+            server, model, Plan(-1, "nothing", 0.0, [FIX])
+        )  # warm, so that descriptors are counted from a state at work
         files_before = server_files(server)
         outcome = Counter()
         with ThreadPoolExecutor(2 * concurrency) as pool, _disturbed(server, n):
@@ -105,7 +110,9 @@ def _run(server: BenchServer, model: ScriptedModel, plan: Plan) -> str:
     key = f"soak-{plan.number}"
     model.scripts[key] = plan.script
     client = server.client
-    request = SessionRequest(session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"])
+    request = SessionRequest(
+        session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"]
+    )
     session_id = client.create(request)
     if plan.harm != "nothing":
         _wait_for_worker(server, session_id)
@@ -128,7 +135,9 @@ def _wait_for_worker(server: BenchServer, session_id: str) -> None:
 
 def _worker(server: BenchServer, session_id: str) -> int:
     with closing(sqlite3.connect(server.work_dir / DATABASE_NAME, timeout=30)) as database:
-        row = database.execute("SELECT worker_pid FROM sessions WHERE id = ? AND ended_at IS NULL", (session_id,)).fetchone()
+        row = database.execute(
+            "SELECT worker_pid FROM sessions WHERE id = ? AND ended_at IS NULL", (session_id,)
+        ).fetchone()
     return (row and row[0]) or 0
 
 
@@ -171,7 +180,10 @@ def _left_behind(server: BenchServer, before: dict[str, int], files_before: int)
     while True:
         now = machine()
         with closing(sqlite3.connect(server.work_dir / DATABASE_NAME, timeout=30)) as database:
-            rows = {f"rows of {table}": database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("sessions", "events")}
+            rows = {
+                f"rows of {table}": database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
+                for table in ("sessions", "events")
+            }
         leaks = {name: max(0, now[name] - before[name]) for name in before}
         leaks |= rows | {"scratch folders": len(os.listdir(server.work_dir / "scratch"))}
         leaks["open files of the server"] = max(0, server_files(server) - files_before - SPARE_FILES)
@@ -182,7 +194,9 @@ def _left_behind(server: BenchServer, before: dict[str, int], files_before: int)
 
 def _processes_of(server: BenchServer) -> list[int]:
     mark = f"AGENT_SERVER_WORK_DIR={server.work_dir}".encode()
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+    return [
+        int(pid) for pid in os.listdir("/proc") if pid.isdigit() and mark in _read(f"/proc/{pid}/environ").split(b"\0")
+    ]
 
 
 def _stats() -> Iterator[str]:

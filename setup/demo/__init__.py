@@ -1,1 +1,1 @@
-"""The functions behind the demo tasks, one table a split. `setup.demo_tasks` turns them into a repository and rows."""
+"""The functions behind the demo tasks, one table a split. `setup.demo.tasks` turns them into a repository and rows."""

@@ -23,11 +23,19 @@ class Function:
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", dedent(self.source).lstrip("\n"))
         assert self.kind in KINDS, f"{self.name}: kind {self.kind!r} is none of {KINDS}"
-        assert self.source.count(self.good) == 1, f"{self.name}: {self.good!r} must stand exactly once in the good source"
-        assert self.buggy_source.count(self.bad) == 1, f"{self.name}: {self.bad!r} must stand exactly once in the buggy source"
-        assert self.name not in sys.stdlib_module_names, f"{self.name}: a module of this name would hide Python's own from pytest"
+        assert self.source.count(self.good) == 1, (
+            f"{self.name}: {self.good!r} must stand exactly once in the good source"
+        )
+        assert self.buggy_source.count(self.bad) == 1, (
+            f"{self.name}: {self.bad!r} must stand exactly once in the buggy source"
+        )
+        assert self.name not in sys.stdlib_module_names, (
+            f"{self.name}: a module of this name would hide Python's own from pytest"
+        )
         assert not re.search(r"[/&]", self.good + self.bad), f"{self.name}: '/' and '&' mean something else to sed"
-        assert not re.search(r"[*\[^$\\]", self.bad), f"{self.name}: {self.bad!r} means something else as a regular expression"
+        assert not re.search(r"[*\[^$\\]", self.bad), (
+            f"{self.name}: {self.bad!r} means something else as a regular expression"
+        )
 
     @property
     def name(self) -> str:

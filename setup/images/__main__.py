@@ -32,7 +32,10 @@ def main() -> int:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        names, folder = names_of(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO)), Folder(_path("R2E_SIF_DIR", "the folder for the images"))
+        names, folder = (
+            names_of(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO)),
+            Folder(_path("R2E_SIF_DIR", "the folder for the images")),
+        )
         folder.refuse_same_files(names)
         if options.json and not options.json.parent.is_dir():
             raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}; make it first")
@@ -64,12 +67,18 @@ def provide(names: list[str], folder: Folder, report: Report, options: argparse.
         for name in wanted:
             report.add(Outcome(name, "to fetch", str(folder.path(name)), broken.get(name, "")))
         return
-    programs = Programs(folder.alive, skopeo_environment(os.environ, [reference(name, options.mirror) for name in wanted]))
+    programs = Programs(
+        folder.alive, skopeo_environment(os.environ, [reference(name, options.mirror) for name in wanted])
+    )
     registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.say)
     room = Room(None if options.disk_gb is None else round(options.disk_gb * 1e9), round(options.keep_free_gb * 1e9))
     Fetch(folder, registry, programs, report, options.form, room, options.jobs, broken).run(wanted)
     if options.verify:
-        for_each([name for name in wanted if report.outcomes[name].state == "fetched"], options.jobs, lambda name: _prove(name, folder, report))
+        for_each(
+            [name for name in wanted if report.outcomes[name].state == "fetched"],
+            options.jobs,
+            lambda name: _prove(name, folder, report),
+        )
 
 
 def look(names: list[str], folder: Folder, report: Report, openers: int) -> dict[str, str]:
@@ -101,7 +110,8 @@ def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
         for path, size in unnamed:
             print(f"{gb(size):>10}  {path}")
         print(
-            f"{len(unnamed)} images that no row names, {gb(sum(size for _, size in unnamed))}" + ("; nothing removed (--dry-run)" if dry_run else ""),
+            f"{len(unnamed)} images that no row names, {gb(sum(size for _, size in unnamed))}"
+            + ("; nothing removed (--dry-run)" if dry_run else ""),
             flush=True,
         )
         for path, _ in [] if dry_run else unnamed:
@@ -130,7 +140,9 @@ def _at_least(least: float, kind=float):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m setup.images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m setup.images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--form",
         choices=("sif", "directory"),
@@ -139,16 +151,41 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=_at_least(1, int), default=4, help="images at once (default 4)")
     parser.add_argument(
-        "--attempts", type=_at_least(1, int), default=5, help="at everything asked of the registry, with growing random pauses (default 5)"
+        "--attempts",
+        type=_at_least(1, int),
+        default=5,
+        help="at everything asked of the registry, with growing random pauses (default 5)",
     )
-    parser.add_argument("--mirror", default="", metavar="HOST[/PREFIX]", help="pull from there, whatever host an image's name says (none: docker.io)")
-    parser.add_argument("--no-https", action="store_true", help="the registry speaks plain HTTP, or its certificate need not be known")
     parser.add_argument(
-        "--disk-gb", type=_at_least(0), metavar="GB", help="the most that R2E_SIF_DIR may take, temporary files included (default: any)"
+        "--mirror",
+        default="",
+        metavar="HOST[/PREFIX]",
+        help="pull from there, whatever host an image's name says (none: docker.io)",
     )
-    parser.add_argument("--keep-free-gb", type=_at_least(0), default=5.0, metavar="GB", help="what stays free on its file system (default 5)")
-    parser.add_argument("--verify", action="store_true", help="open every image in a sandbox and run `true`; what is broken is fetched again")
-    parser.add_argument("--prune", action="store_true", help="instead of fetching, show and then remove the images that no row names")
+    parser.add_argument(
+        "--no-https", action="store_true", help="the registry speaks plain HTTP, or its certificate need not be known"
+    )
+    parser.add_argument(
+        "--disk-gb",
+        type=_at_least(0),
+        metavar="GB",
+        help="the most that R2E_SIF_DIR may take, temporary files included (default: any)",
+    )
+    parser.add_argument(
+        "--keep-free-gb",
+        type=_at_least(0),
+        default=5.0,
+        metavar="GB",
+        help="what stays free on its file system (default 5)",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="open every image in a sandbox and run `true`; what is broken is fetched again",
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="instead of fetching, show and then remove the images that no row names"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be fetched or removed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the report, every image with state and reason")
     return parser

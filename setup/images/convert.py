@@ -22,7 +22,10 @@ def build(attempt: Path, form: Form, programs: Programs, jobs: int) -> Path:
     options = (
         ["--sandbox"]
         if form == "directory"
-        else ["--mksquashfs-args", f"-comp zstd -Xcompression-level 3 -processors {max(1, (os.cpu_count() or 1) // jobs)}"]
+        else [
+            "--mksquashfs-args",
+            f"-comp zstd -Xcompression-level 3 -processors {max(1, (os.cpu_count() or 1) // jobs)}",
+        ]
     )
     # Other users than root could not delete or enter every folder of an image.
     options += [] if os.geteuid() == 0 else ["--fix-perms"]
@@ -45,7 +48,11 @@ def why_broken(image: Path) -> str:
                     ran = shell.run("env true", cwd="/", timeout_s=OPEN_TIMEOUT_S)
                 finally:
                     shell.close()
-            return "" if ran.returncode == 0 else f"`true` ended with {ran.returncode} in a sandbox of it: {ran.output[-500:].strip()}"
+            return (
+                ""
+                if ran.returncode == 0
+                else f"`true` ended with {ran.returncode} in a sandbox of it: {ran.output[-500:].strip()}"
+            )
         except SandboxError as broken:
             if not again or not isinstance(broken, SandboxStartFailed):
                 return str(broken)

@@ -85,7 +85,9 @@ class Fetch:
 
         def lacking() -> str:
             need = plan.bytes_needed(image, stored, self.form)
-            return plan.lacking(need, sum(self._running.values()), self._used + sum(stored.values()), self.folder.free(), self.room)
+            return plan.lacking(
+                need, sum(self._running.values()), self._used + sum(stored.values()), self.folder.free(), self.room
+            )
 
         if lacking():
             if self._running:
@@ -118,7 +120,9 @@ class Fetch:
             self._make(image)
         except (StackError, OSError) as fault:
             with self._changed:
-                self._again_later += [image] if getattr(fault, "transient", False) or isinstance(fault, PullLimitReached) else []
+                self._again_later += (
+                    [image] if getattr(fault, "transient", False) or isinstance(fault, PullLimitReached) else []
+                )
             self._failed(image.name, fault)
         with self._changed:
             self._downloaded(image)
@@ -141,7 +145,9 @@ class Fetch:
             self._used += size - before
         reason = f"was broken: {self.broken[image.name]}" if image.name in self.broken else ""
         downloaded = sum(plan.missing(image, stored).values())
-        self.report.add(Outcome(image.name, "fetched", str(path), reason, size, downloaded, round(time.monotonic() - started, 1)))
+        self.report.add(
+            Outcome(image.name, "fetched", str(path), reason, size, downloaded, round(time.monotonic() - started, 1))
+        )
 
     def _downloaded(self, image: Image) -> None:
         """Or given up: whoever waits for its layers may go on."""
@@ -150,7 +156,13 @@ class Fetch:
             self._changed.notify_all()
 
     def _failed(self, name: str, fault: Exception) -> None:
-        state: State = "missing" if isinstance(fault, NotInRegistry) else "refused" if isinstance(fault, AccessRefused) else "failed"
+        state: State = (
+            "missing"
+            if isinstance(fault, NotInRegistry)
+            else "refused"
+            if isinstance(fault, AccessRefused)
+            else "failed"
+        )
         self._report_unusable(name, state, str(fault))
         if isinstance(fault, PullLimitReached):
             with self._changed:

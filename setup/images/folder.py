@@ -39,7 +39,10 @@ class Folder:
         """Alone in the folder. Removes what a killed command has left and gives its number; `on_wait` hears why we wait, if we do."""
         with (self.work / "lock").open("w") as lock, self.alive.open("w") as alive:
             _lock(lock, lambda: on_wait(f"another command fetches into {self.root}; waiting for it"))
-            _lock(alive, lambda: on_wait(f"programs of a killed command still write in {self.root}; waiting for their end"))
+            _lock(
+                alive,
+                lambda: on_wait(f"programs of a killed command still write in {self.root}; waiting for their end"),
+            )
             left = list(self.attempts.iterdir())
             for path in left:
                 remove(path)
@@ -51,7 +54,9 @@ class Folder:
         by_file: dict[Path, str] = {}
         for name in names:
             if (other := by_file.setdefault(_sif(self.root, name), name)) != name:
-                raise ConfigError(f"the rows name images {other} and {name}, which both lie in {_sif(self.root, name).name}; rename one")
+                raise ConfigError(
+                    f"the rows name images {other} and {name}, which both lie in {_sif(self.root, name).name}; rename one"
+                )
 
     def free(self) -> int:
         """Bytes that may be written to its file system."""
@@ -63,7 +68,9 @@ class Folder:
     def images(self) -> list[Path]:
         """Everything in the folder that is an image by its looks."""
         return sorted(
-            path for path in self.root.iterdir() if not path.name.startswith(".") and (path.suffix == ".sif" or (path / ".singularity.d").is_dir())
+            path
+            for path in self.root.iterdir()
+            if not path.name.startswith(".") and (path.suffix == ".sif" or (path / ".singularity.d").is_dir())
         )
 
     def unnamed(self, names: Collection[str]) -> list[Path]:
@@ -100,10 +107,16 @@ class Folder:
         check_image(made)
         target = _sif(self.root, name) if made.is_file() else _sif(self.root, name).with_suffix("")
         # Of a directory every file must be on the disk, and one call for the file system is faster than one for each.
-        synced = subprocess.run(["sync", *(["--file-system"] if made.is_dir() else []), str(made)], capture_output=True, text=True)
+        synced = subprocess.run(
+            ["sync", *(["--file-system"] if made.is_dir() else []), str(made)], capture_output=True, text=True
+        )
         if synced.returncode != 0:
-            raise StorageError(f"{made} cannot be written to the disk: {synced.stderr.strip()}; look at the disk, then run this again")
-        if (before := self.path(name)).is_dir():  # a directory cannot be replaced by renaming, and would be found before a file
+            raise StorageError(
+                f"{made} cannot be written to the disk: {synced.stderr.strip()}; look at the disk, then run this again"
+            )
+        if (
+            before := self.path(name)
+        ).is_dir():  # a directory cannot be replaced by renaming, and would be found before a file
             before.rename(attempt / "before")
         made.rename(target)
         _sync_names(self.root)
@@ -120,7 +133,11 @@ def size_of(path: Path) -> int:
     """Bytes on disk, of a folder with everything in it; 0 for what is gone."""
     try:
         own = path.lstat().st_blocks * 512
-        return own + sum(size_of(Path(entry)) for entry in os.scandir(path)) if path.is_dir() and not path.is_symlink() else own
+        return (
+            own + sum(size_of(Path(entry)) for entry in os.scandir(path))
+            if path.is_dir() and not path.is_symlink()
+            else own
+        )
     except FileNotFoundError:
         return 0
 

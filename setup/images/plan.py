@@ -47,7 +47,9 @@ def to_evict(stored: Mapping[str, int], used_by: Mapping[str, int], needing: Ite
     images; only those layers may go, none that an image in `needing` has, and those of many images last: more of them may follow."""
     needed = {digest for image in needing for digest in image.layers}
     evicted, total = [], sum(stored.values())
-    for digest in sorted(stored.keys() & used_by.keys() - needed, key=lambda digest: (used_by[digest], -stored[digest])):
+    for digest in sorted(
+        stored.keys() & used_by.keys() - needed, key=lambda digest: (used_by[digest], -stored[digest])
+    ):
         if total <= limit:
             break
         evicted.append(digest)

@@ -27,7 +27,20 @@ class Programs:
 
     def run(self, command: Sequence[str | Path], folder: Path, **environment: str) -> Ran:
         """Run it in `folder`, to its end."""
-        guard = ["setpriv", "--pdeathsig", "KILL", "flock", "--shared", "--no-fork", str(self.alive), "env", "-C", str(folder)]
-        result = run_command([*guard, *map(str, command)], quiet=True, environ={**os.environ, **self.environment, **environment})
+        guard = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "flock",
+            "--shared",
+            "--no-fork",
+            str(self.alive),
+            "env",
+            "-C",
+            str(folder),
+        ]
+        result = run_command(
+            [*guard, *map(str, command)], quiet=True, environ={**os.environ, **self.environment, **environment}
+        )
         messages = result["message"] or [""]
         return Ran(result["return_code"], messages[0], "\n".join(messages).strip()[-1500:])

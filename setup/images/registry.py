@@ -52,7 +52,9 @@ class RegistryTrouble(RegistryFault):
 def reference(name: str, mirror: str = "") -> str:
     """`HOST/PATH[:TAG]` of an image as docker reads its name; `mirror` (HOST or HOST/PREFIX) stands in for the host."""
     first, slash, rest = name.partition("/")
-    host, path = (first, rest) if slash and ("." in first or ":" in first or first == "localhost") else ("docker.io", name)
+    host, path = (
+        (first, rest) if slash and ("." in first or ":" in first or first == "localhost") else ("docker.io", name)
+    )
     if host == "docker.io" and "/" not in path:
         path = f"library/{path}"
     return f"{mirror.rstrip('/') or host}/{path}"
@@ -60,12 +62,18 @@ def reference(name: str, mirror: str = "") -> str:
 
 def fault_of(said: str, source: str) -> RegistryFault:
     """What skopeo's message means. The image's own name does not count: it may hold any word."""
-    text = re.sub(r"\\(.)", r"\1", match[1]) if (match := re.search(r'level=fatal msg="(.*)"', said, re.DOTALL)) else said
+    text = (
+        re.sub(r"\\(.)", r"\1", match[1]) if (match := re.search(r'level=fatal msg="(.*)"', said, re.DOTALL)) else said
+    )
     lowered = text.replace(source, "").lower()
     if "pull rate limit" in lowered:
-        return PullLimitReached(f"the registry's limit of pulls is reached; run this again later, log in, or use a --mirror. It said: {text}")
+        return PullLimitReached(
+            f"the registry's limit of pulls is reached; run this again later, log in, or use a --mirror. It said: {text}"
+        )
     if any(sign in lowered for sign in ABSENT):
-        return NotInRegistry(f"the registry has no {source}; is the name right, or is it in another registry (--mirror)? It said: {text}")
+        return NotInRegistry(
+            f"the registry has no {source}; is the name right, or is it in another registry (--mirror)? It said: {text}"
+        )
     if any(sign in lowered for sign in FORBIDDEN):
         return AccessRefused(
             f"the registry refuses {source}; give APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD, or log in with `docker login` or"
@@ -73,7 +81,8 @@ def fault_of(said: str, source: str) -> RegistryFault:
         )
     if any(sign in lowered for sign in LASTING):
         return RegistryFault(
-            f"{source} cannot be fetched: {text}" + ("; for a registry without TLS say --no-https" if "http response" in lowered else "")
+            f"{source} cannot be fetched: {text}"
+            + ("; for a registry without TLS say --no-https" if "http response" in lowered else "")
         )
     return RegistryTrouble(f"{source} cannot be fetched now: {text}; run this again later")
 
@@ -98,7 +107,11 @@ class Registry:
         repository = repository.rpartition(":")[0] if ":" in repository.rpartition("/")[2] else repository
         if "manifests" in manifest:
             wanted = {"os": "linux", "architecture": ARCHITECTURE}
-            fitting = [entry["digest"] for entry in manifest["manifests"] if wanted.items() <= entry.get("platform", {}).items()]
+            fitting = [
+                entry["digest"]
+                for entry in manifest["manifests"]
+                if wanted.items() <= entry.get("platform", {}).items()
+            ]
             if not fitting:
                 raise NotInRegistry(f"{source} is there, but not for linux/{ARCHITECTURE}")
             digest = fitting[0]
@@ -127,7 +140,9 @@ class Registry:
             retry=tenacity.retry_if_exception(lambda fault: getattr(fault, "transient", False)),
             stop=tenacity.stop_after_attempt(self.attempts),
             wait=tenacity.wait_random_exponential(multiplier=1, max=LONGEST_WAIT_S),
-            before_sleep=lambda state: self.on_retry(f"{state.outcome.exception()} (attempt {state.attempt_number} of {self.attempts})"),
+            before_sleep=lambda state: self.on_retry(
+                f"{state.outcome.exception()} (attempt {state.attempt_number} of {self.attempts})"
+            ),
             reraise=True,
         )(attempt)
 
@@ -135,4 +150,6 @@ class Registry:
 def find_skopeo() -> None:
     """Raises SetupError with the remedy."""
     if not shutil.which("skopeo"):
-        raise SetupError("skopeo is not on the PATH; install it with `bash setup/tools.sh` (Debian) or this system's package manager")
+        raise SetupError(
+            "skopeo is not on the PATH; install it with `bash setup/tools.sh` (Debian) or this system's package manager"
+        )

@@ -39,7 +39,13 @@ class Report:
         self.outcomes: dict[str, Outcome] = {}
         self._total, self._lock = total, threading.Lock()
         console = Console(stderr=True)
-        columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        columns = (
+            TextColumn("images"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
         self._bar = Progress(*columns, console=console) if console.is_terminal else None
         self._task = self._bar.add_task("", total=total) if self._bar else None
 
@@ -64,32 +70,53 @@ class Report:
             self.outcomes[outcome.name] = outcome
             done, counted = len(self.outcomes), self.counts()
         if self._bar:
-            self._bar.update(self._task, completed=done, description=", ".join(f"{number} {state}" for state, number in counted.items()))
+            self._bar.update(
+                self._task,
+                completed=done,
+                description=", ".join(f"{number} {state}" for state, number in counted.items()),
+            )
         if outcome.state != "present" and (not self._bar or outcome.state not in USABLE):
             facts = (
                 f" ({outcome.bytes / 1e6:.1f} MB, {outcome.downloaded / 1e6:.1f} MB downloaded, {outcome.seconds:.1f} s)"
                 if outcome.state == "fetched"
                 else ""
             )
-            self.say(f"{done}/{self._total} {outcome.state} {outcome.name}{facts}" + (f": {outcome.reason}" if outcome.reason else ""))
+            self.say(
+                f"{done}/{self._total} {outcome.state} {outcome.name}{facts}"
+                + (f": {outcome.reason}" if outcome.reason else "")
+            )
 
     def counts(self) -> Counter[str]:
         return Counter(outcome.state for outcome in self.outcomes.values())
 
     def exit_code(self) -> int:
-        return 0 if len(self.outcomes) == self._total and all(outcome.state in USABLE for outcome in self.outcomes.values()) else 1
+        return (
+            0
+            if len(self.outcomes) == self._total and all(outcome.state in USABLE for outcome in self.outcomes.values())
+            else 1
+        )
 
     def table(self) -> str:
         """Numbers by state, then every image that cannot be used."""
         counts = self.counts()
         lines = ["state      images", *(f"{state:9} {counts[state]:7}" for state in sorted(counts))]
         useless = [outcome for outcome in self.outcomes.values() if outcome.state not in USABLE]
-        return "\n".join(lines + [f"{outcome.state:9} {outcome.name}" + (f": {outcome.reason}" if outcome.reason else "") for outcome in useless])
+        return "\n".join(
+            lines
+            + [
+                f"{outcome.state:9} {outcome.name}" + (f": {outcome.reason}" if outcome.reason else "")
+                for outcome in useless
+            ]
+        )
 
     def write_json(self, path: Path) -> None:
         """`{"counts": {STATE: N}, "downloaded": BYTES, "images": [OUTCOME]}`, whole or not at all."""
         outcomes = [asdict(outcome) for outcome in self.outcomes.values()]
-        whole = {"counts": dict(self.counts()), "downloaded": sum(outcome["downloaded"] for outcome in outcomes), "images": outcomes}
+        whole = {
+            "counts": dict(self.counts()),
+            "downloaded": sum(outcome["downloaded"] for outcome in outcomes),
+            "images": outcomes,
+        }
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(whole, indent=1) + "\n")
         partial.replace(path)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from agent_server.grading import plug
-from agent_server.grading.plug import AUTO
+from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets.registry import AUTO
 from agent_server.tasks.catalog import Catalog
 from client.errors import ConfigError
 
@@ -34,7 +34,9 @@ def images_of(rows: Iterable[Row], derive: Callable[[Row], str | None] = lambda 
     for number, row in enumerate(rows):
         if not (name := next((str(row[column]) for column in IMAGE_COLUMNS if row.get(column)), None) or derive(row)):
             which = row.get("instance_id") or f"number {number}"
-            raise ConfigError(f"row {which} names no image: none of {', '.join(IMAGE_COLUMNS)} is filled; fill one or drop the row")
+            raise ConfigError(
+                f"row {which} names no image: none of {', '.join(IMAGE_COLUMNS)} is filled; fill one or drop the row"
+            )
         names[name] = None
     return list(names)
 
@@ -50,7 +52,9 @@ def read_rows(data_path: Path) -> list[Row]:
     files = [data_path] if data_path.is_file() else [path for path in candidates if path.is_file()]
     if not files:
         wanted = " or ".join(SUFFIXES)
-        raise ConfigError(f"R2E_DATA_PATH={data_path} is no file and holds no train or eval rows ({wanted}); give what the agent server gets")
+        raise ConfigError(
+            f"R2E_DATA_PATH={data_path} is no file and holds no train or eval rows ({wanted}); give what the agent server gets"
+        )
     return [row for path in files for row in _read(path)]
 
 
@@ -59,6 +63,8 @@ def _read(path: Path) -> list[Row]:
         if path.suffix == ".jsonl":
             return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         there = set(parquet.read_schema(path).names)
-        return parquet.read_table(path, columns=[name for name in (*FOR_NAMES, *IMAGE_COLUMNS) if name in there]).to_pylist()
+        return parquet.read_table(
+            path, columns=[name for name in (*FOR_NAMES, *IMAGE_COLUMNS) if name in there]
+        ).to_pylist()
     except (OSError, ValueError) as unreadable:
         raise ConfigError(f"{path} cannot be read as {path.suffix.lstrip('.')}: {unreadable}") from unreadable

@@ -22,8 +22,8 @@ from agent_server.sandboxes.processes import look_up
 from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
-from tests.agent_server.real_rows import Made, make_all
-from tests.agent_server.workshop import Workshop
+from tests.agent_server.grading.grading_bench import Workshop
+from tests.agent_server.grading.sample_rows import Made, make_all
 from tests.scripted_model import ScriptedModel, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,14 @@ class RunningServer:
         """Queue a session whose model follows `script`; returns the server's id."""
         key = key or uuid.uuid4().hex
         model.scripts[key] = script
-        request = {"session_id": key, "group_id": key, "mode": "train", "base_url": model.url, "api_key": key, "task_id": task_id}
+        request = {
+            "session_id": key,
+            "group_id": key,
+            "mode": "train",
+            "base_url": model.url,
+            "api_key": key,
+            "task_id": task_id,
+        }
         return self.client.create(SessionRequest(**request | fields))
 
     def run(self, model: ScriptedModel, script: list, **fields) -> SessionView:
@@ -71,7 +78,11 @@ class RunningServer:
 
     def session_processes(self, worker: int) -> list[int]:
         """The worker and everything it started: they share its process group, or sit in a sandbox below it."""
-        return [p.pid for p in map(look_up, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker] if worker else []
+        return (
+            [p.pid for p in map(look_up, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker]
+            if worker
+            else []
+        )
 
 
 def all_pids() -> list[int]:
@@ -115,7 +126,14 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
         "AGENT_SERVER_COMMAND_TIMEOUT_S": "20",
     } | settings  # fmt: skip
     with (work_dir.parent / f"{work_dir.name}.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "agent_server"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent_server"],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     server = RunningServer(f"http://127.0.0.1:{port}", work_dir, process, environment)
 
     def healthy() -> bool:
@@ -203,8 +221,12 @@ def nothing_mounted_behind():
     """No test may leave a mount or a loop device."""
 
     def held() -> tuple[set[str], str]:
-        mounts = {line for line in Path("/proc/mounts").read_text().splitlines() if "apptainer" in line or "squashfs" in line}
-        return mounts, subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout if shutil.which("losetup") else ""
+        mounts = {
+            line for line in Path("/proc/mounts").read_text().splitlines() if "apptainer" in line or "squashfs" in line
+        }
+        return mounts, subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout if shutil.which(
+            "losetup"
+        ) else ""
 
     before = held()
     yield

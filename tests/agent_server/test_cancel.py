@@ -93,7 +93,9 @@ def test_while_standing_at_a_gate(own_server, model):
     holder = server.create(model, [f"{FIX}\n{slow}"])
     eventually(lambda: server.client.get(holder).status == "grading", what="the holder at its tests")
     waiting = [server.create(model, [FIX]) for _ in range(3)]
-    eventually(lambda: all(server.client.get(session).status == "grading" for session in waiting), what="the others in line")
+    eventually(
+        lambda: all(server.client.get(session).status == "grading" for session in waiting), what="the others in line"
+    )
     time.sleep(0.1)
     assert max(cancel_and_measure(server, session) for session in waiting) < BOUND_S
     assert server.client.wait(holder, timeout_s=60).reward == 1.0

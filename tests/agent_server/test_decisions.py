@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.config import Settings
-from agent_server.grading import plug
+from agent_server.grading.datasets import registry as plug
 from agent_server.grading.outcomes import parse_pytest_summary, resolved
-from agent_server.scheduler import admissions
+from agent_server.scheduling.scheduler import admissions
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.leases import Leases
@@ -25,7 +25,11 @@ modes = st.sampled_from(["train", "eval"])
 counts = st.dictionaries(modes, st.integers(0, 12))
 
 
-@given(queued=st.dictionaries(modes, st.lists(st.uuids().map(str), unique=True, max_size=20)), running=counts, limits=counts)
+@given(
+    queued=st.dictionaries(modes, st.lists(st.uuids().map(str), unique=True, max_size=20)),
+    running=counts,
+    limits=counts,
+)
 def test_admissions_are_fifo_and_never_over_the_limit(queued, running, limits):
     admitted = admissions(queued, running, limits)
     for mode, waiting in queued.items():
@@ -145,12 +149,17 @@ def test_a_reward_stands_only_on_completed_sessions(store):
 
 def test_a_row_keeps_its_lists_through_json():
     task = Task("t", "swesmith", "i", "p", ("a::b", "c.py::d[x, y]"), (), {"test_cmd": "cmd"})
-    assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task and plug.load("swesmith").test_files(task) == ("a", "c.py")
+    assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task and plug.load("swesmith").test_files(
+        task
+    ) == ("a", "c.py")
 
 
 def test_settings_name_the_variable_and_the_nearest(tmp_path):
     good = {"R2E_DATA_PATH": str(tmp_path), "R2E_SIF_DIR": str(tmp_path), "AGENT_SERVER_WORK_DIR": str(tmp_path)}
-    assert Settings.from_environment(good | {"AGENT_SERVER_URL": "http://x", "HOME": "/"}).limits | {"sandbox_starts": 0, "gradings": 0} == {"train": 16, "eval": 16, "sandbox_starts": 0, "gradings": 0, "queue": 10_000}
+    assert Settings.from_environment(good | {"AGENT_SERVER_URL": "http://x", "HOME": "/"}).limits | {
+        "sandbox_starts": 0,
+        "gradings": 0,
+    } == {"train": 16, "eval": 16, "sandbox_starts": 0, "gradings": 0, "queue": 10_000}
     for extra, expected in [
         ({"AGENT_SERVER_PROT": "1"}, "did you mean AGENT_SERVER_PORT"),
         ({"AGENT_SERVER_DATA_PATH": "x"}, "R2E_DATA_PATH is the variable"),
@@ -163,7 +172,12 @@ def test_settings_name_the_variable_and_the_nearest(tmp_path):
         Settings.from_environment({n: v for n, v in good.items() if "WORK" not in n})
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
 def test_any_body_is_parsed_or_refused_clearly(body):
     try:
         SessionRequest.parse(body)
@@ -197,4 +211,8 @@ def test_outcomes_come_from_the_summary_only():
 
 def test_a_missing_or_skipped_test_is_a_failed_one():
     assert resolved({"a": "PASSED", "b": "PASSED"}, ["a"], ["b"])
-    assert not resolved({"a": "PASSED"}, ["a"], ["b"]) and not resolved({"a": "XPASS"}, ["a"], []) and not resolved({}, ["a"], [])
+    assert (
+        not resolved({"a": "PASSED"}, ["a"], ["b"])
+        and not resolved({"a": "XPASS"}, ["a"], [])
+        and not resolved({}, ["a"], [])
+    )

@@ -32,7 +32,11 @@ def test_limits_change_while_sessions_run(own_server, model):
     limits = f"{server.url}/limits"
     sessions = [server.create(model, [Hang(120.0)]) for _ in range(4)]
     eventually(lambda: running(server) == 1)
-    assert requests.patch(limits, json={"train": 3}, timeout=5).json()["train"] == 3 == requests.get(limits, timeout=5).json()["train"]
+    assert (
+        requests.patch(limits, json={"train": 3}, timeout=5).json()["train"]
+        == 3
+        == requests.get(limits, timeout=5).json()["train"]
+    )
     eventually(lambda: running(server) == 3, what="two more admitted")
     requests.patch(limits, json={"train": 1}, timeout=5)
     server.client.cancel(sessions[0])
@@ -46,7 +50,15 @@ def test_limits_change_while_sessions_run(own_server, model):
 
 @pytest.mark.parametrize(
     "body, field",
-    [({"tran": 3}, "tran"), ({"train": 0}, "train"), ({"train": "3"}, "train"), ({"train": True}, "train"), ({"eval": 10**9}, "eval"), ({}, None), ([], None)],
+    [
+        ({"tran": 3}, "tran"),
+        ({"train": 0}, "train"),
+        ({"train": "3"}, "train"),
+        ({"train": True}, "train"),
+        ({"eval": 10**9}, "eval"),
+        ({}, None),
+        ([], None),
+    ],
 )
 def test_a_wrong_limit_is_refused_by_its_name(server, body, field):
     before = requests.get(f"{server.url}/limits", timeout=5).json()
@@ -61,9 +73,20 @@ def test_a_full_queue_answers_429_and_when_to_ask_again(own_server, model):
     eventually(lambda: server.client.get(first).status == "running")
     for key in ("second", "third"):
         server.create(model, [FIX], key=key)
-    body = {"session_id": "fourth", "group_id": "g", "mode": "train", "base_url": model.url, "api_key": "fourth", "task_id": TASK}
+    body = {
+        "session_id": "fourth",
+        "group_id": "g",
+        "mode": "train",
+        "base_url": model.url,
+        "api_key": "fourth",
+        "task_id": TASK,
+    }
     answer = requests.post(f"{server.url}/sessions", json=body, timeout=5)
-    assert answer.status_code == 429 and int(answer.headers["Retry-After"]) > 0 and answer.json()["error"]["code"] == "busy"
+    assert (
+        answer.status_code == 429
+        and int(answer.headers["Retry-After"]) > 0
+        and answer.json()["error"]["code"] == "busy"
+    )
     assert requests.post(f"{server.url}/sessions", json=body | {"session_id": "third"}, timeout=5).status_code == 200
     with pytest.raises(ServerBusy):
         AgentServerClient(server.url, busy_s=1.0).create(SessionRequest(**body))
@@ -95,7 +118,9 @@ def test_a_drained_server_hands_its_sessions_to_the_next(own_server, model):
     eventually(lambda: requests.get(f"{server.url}/readyz", timeout=5).status_code == 503, what="not ready any more")
     body = {"session_id": "late", "group_id": "g", "mode": "train", "base_url": model.url, "api_key": "late"}
     refused = requests.post(f"{server.url}/sessions", json=body, timeout=5)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping") and refused.headers["Retry-After"]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping") and refused.headers[
+        "Retry-After"
+    ]
     held = requests.get(f"{server.url}/sessions/{at_work}?wait=60", timeout=20).json()
     assert held["status"] == "running", "whoever waits is answered before the server goes"
     server.process.wait(timeout=20)
@@ -115,7 +140,10 @@ def test_records_expire_and_files_stay(own_server, model):
     server = own_server(AGENT_SERVER_RECORD_RETENTION_S="1")
     view = server.run(model, [FIX])
     assert server.client.get(view.session_id) == view
-    eventually(lambda: requests.get(f"{server.url}/sessions/{view.session_id}", timeout=5).status_code == 404, what="record expired")
+    eventually(
+        lambda: requests.get(f"{server.url}/sessions/{view.session_id}", timeout=5).status_code == 404,
+        what="record expired",
+    )
     assert (server.work_dir / "trajectories" / f"{view.session_id}.json").exists()
 
 
@@ -123,7 +151,9 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     server = own_server()
     view = server.run(model, [FIX], key="seen")
     assert {"queue", "gates", "sandbox_start", "prepare", "agent", "commands", "model", "grading"} <= set(view.seconds)
-    assert {"sandbox_start", "agent", "commands", "grading", "tests"} <= set(view.cpu_seconds) and view.peak_memory_bytes > 10**7
+    assert {"sandbox_start", "agent", "commands", "grading", "tests"} <= set(
+        view.cpu_seconds
+    ) and view.peak_memory_bytes > 10**7
     assert view.cpu_seconds["tests"] > 0.1, "running pytest takes CPU time"
     assert metric(server, 'agent_server_sessions_ended_total{mode="train",status="completed"}') == 1.0
     assert metric(server, 'agent_server_sessions_resolved_total{mode="train"}') == 1.0
@@ -137,9 +167,21 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     eventually(lambda: metric(server, 'agent_server_sessions_ended_total{mode="train",status="cancelled"}') == 1.0)
     events = [json.loads(line) for line in (server.work_dir / "events.jsonl").read_text().splitlines()]
     names = [event["name"] for event in events if event["session_id"] == view.session_id]
-    assert [name for name in names if name != "waiting"] == ["queued", "admitted", "model_called", "grading", "completed"]
-    assert events[0]["group_id"] == "seen" and [event["id"] for event in events] == sorted({event["id"] for event in events})
-    log = [json.loads(line) for line in (server.work_dir.parent / "work.log").read_text().splitlines() if line.startswith("{")]
+    assert [name for name in names if name != "waiting"] == [
+        "queued",
+        "admitted",
+        "model_called",
+        "grading",
+        "completed",
+    ]
+    assert events[0]["group_id"] == "seen" and [event["id"] for event in events] == sorted(
+        {event["id"] for event in events}
+    )
+    log = [
+        json.loads(line)
+        for line in (server.work_dir.parent / "work.log").read_text().splitlines()
+        if line.startswith("{")
+    ]
     assert any(line.get("session_id") == view.session_id and line.get("group_id") == "seen" for line in log)
 
 

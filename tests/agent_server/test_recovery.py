@@ -32,7 +32,9 @@ def test_kill_minus_nine_and_restart(own_server, model):
     kill_server(server)
     os.killpg(server.worker(lost), signal.SIGKILL)
 
-    again = own_server(server.work_dir, **{n: v for n, v in server.environment.items() if n.startswith("AGENT_SERVER_")})
+    again = own_server(
+        server.work_dir, **{n: v for n, v in server.environment.items() if n.startswith("AGENT_SERVER_")}
+    )
     assert again.client.get(finished).reward == 1.0
     view = again.client.wait(lost, timeout_s=30)
     assert (view.status, view.error["code"], view.reward) == ("failed", "worker_lost", None)
@@ -108,6 +110,8 @@ def test_interrupting_the_server_stops_its_sessions(own_server, model):
 def test_two_servers_cannot_share_a_work_directory(own_server, tmp_path):
     server = own_server()
     environment = server.environment | {"AGENT_SERVER_PORT": str(free_port())}
-    second = subprocess.run([sys.executable, "-m", "agent_server"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(
+        [sys.executable, "-m", "agent_server"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert second.returncode != 0 and "another agent server works in" in second.stderr
     assert requests.get(f"{server.url}/healthz", timeout=5).json()["ready"]

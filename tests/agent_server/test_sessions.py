@@ -17,7 +17,13 @@ def tools_server(tmp_path_factory):
 
 def test_a_right_patch_is_rewarded(server, model):
     view = server.run(model, [f"cat {FILE}", FIX])
-    assert (view.status, view.reward, view.exit_code, view.agent_exit_status, view.n_calls) == ("completed", 1.0, 0, "Submitted", 3)
+    assert (view.status, view.reward, view.exit_code, view.agent_exit_status, view.n_calls) == (
+        "completed",
+        1.0,
+        0,
+        "Submitted",
+        3,
+    )
     assert f"+{GOOD_LINE}\n" in view.submission
     assert set(view.grade["tests"].values()) == {"PASSED"}
     assert {"sandbox_start", "agent", "commands", "model", "grading"} <= set(view.seconds)
@@ -31,7 +37,12 @@ def test_a_wrong_patch_is_not(server, model):
 
 def test_edits_without_a_submission_are_not_graded(server, model):
     view = server.run(model, [FIX, "ls", "ls", "ls", "ls"])
-    assert (view.status, view.reward, view.agent_exit_status, view.submission) == ("completed", 0.0, "LimitsExceeded", "")
+    assert (view.status, view.reward, view.agent_exit_status, view.submission) == (
+        "completed",
+        0.0,
+        "LimitsExceeded",
+        "",
+    )
     assert view.grade["status"] == "no_submission"
 
 
@@ -70,11 +81,23 @@ def test_the_fix_is_not_in_the_agents_history(server, model):
 def test_repeated_format_errors_keep_their_exit_status(server, model):
     view = server.run(model, ["text:no command", "text:still none", "text:and again"], key="format")
     assert (view.status, view.reward, view.agent_exit_status) == ("completed", 0.0, "RepeatedFormatError")
-    assert model.requests["format"][1]["messages"][-1] == {"role": "user", "content": "Answer with exactly one ```bash block."}
+    assert model.requests["format"][1]["messages"][-1] == {
+        "role": "user",
+        "content": "Answer with exactly one ```bash block.",
+    }
 
 
 def test_a_context_overflow_is_the_agents_ending(server, model):
-    overflow = Refuse(400, {"error": {"message": "the prompt is too long", "type": "invalid_request_error", "code": "context_length_exceeded"}})
+    overflow = Refuse(
+        400,
+        {
+            "error": {
+                "message": "the prompt is too long",
+                "type": "invalid_request_error",
+                "code": "context_length_exceeded",
+            }
+        },
+    )
     view = server.run(model, [FIX, overflow])
     assert (view.status, view.reward, view.agent_exit_status) == ("completed", 0.0, "ContextWindowExceeded")
 
@@ -101,7 +124,9 @@ def test_tool_calls_work_too(tools_server, model):
 
 
 def test_the_key_never_enters_the_sandbox(server, model):
-    server.run(model, ["env; cat /proc/*/environ | tr '\\0' '\\n'; ls /proc; ls -d /work /root/* 2>&1"], key="secret-key")
+    server.run(
+        model, ["env; cat /proc/*/environ | tr '\\0' '\\n'; ls /proc; ls -d /work /root/* 2>&1"], key="secret-key"
+    )
     assert "secret-key" not in json.dumps(model.requests["secret-key"][1]["messages"])
 
 

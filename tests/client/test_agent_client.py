@@ -24,7 +24,15 @@ BUDGET_S = 0.030  # CPU of one session, however long
 SLACK = 3.0  # for slower machines than ours
 
 
-def environment_of(folder: Path, agent_server_url: str, *, session_id: str = "s", base_url: str = "http://127.0.0.1:9", payload: dict | None = None, **extra: str):
+def environment_of(
+    folder: Path,
+    agent_server_url: str,
+    *,
+    session_id: str = "s",
+    base_url: str = "http://127.0.0.1:9",
+    payload: dict | None = None,
+    **extra: str,
+):
     folder.mkdir(exist_ok=True)
     (folder / "input.json").write_text(json.dumps(payload or {"messages": [], "metadata": {}}))
     return {
@@ -36,7 +44,13 @@ def environment_of(folder: Path, agent_server_url: str, *, session_id: str = "s"
 
 def start_client(folder: Path, agent_server_url: str, *, program: Path = CLIENT, **given):
     environment = environment_of(folder, agent_server_url, **given)
-    return subprocess.Popen(["/bin/bash", "-lc", f"exec {program}"], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        ["/bin/bash", "-lc", f"exec {program}"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def end(process: subprocess.Popen, timeout_s: float = 60.0) -> tuple[int, str]:
@@ -62,15 +76,23 @@ def group_members(group: int) -> list[int]:
 def test_a_session_from_launch_to_output(tmp_path, server, model):  # noqa: F811
     model.scripts["client 1"] = [FIX]
     payload = {"metadata": {"task_id": TASK}}
-    code, said = end(start_client(tmp_path / "io", server.url, session_id="client 1", base_url=model.url, payload=payload))
+    code, said = end(
+        start_client(tmp_path / "io", server.url, session_id="client 1", base_url=model.url, payload=payload)
+    )
     assert code == 0, said
     output = json.loads((tmp_path / "io" / "output.json").read_text())
     assert output["reward"] == 1.0
-    assert output["metadata"]["exit_status"] == "Submitted" and output["metadata"]["n_calls"] == 2 and output["metadata"]["submission"]
+    assert (
+        output["metadata"]["exit_status"] == "Submitted"
+        and output["metadata"]["n_calls"] == 2
+        and output["metadata"]["submission"]
+    )
 
 
 def test_a_failed_session_writes_no_output_and_keeps_a_trace(tmp_path, server):  # noqa: F811
-    code, said = end(start_client(tmp_path / "io", server.url, session_id="client 2", AGENT_CLIENT_TRACE_DIR=str(tmp_path / "trace")))
+    code, said = end(
+        start_client(tmp_path / "io", server.url, session_id="client 2", AGENT_CLIENT_TRACE_DIR=str(tmp_path / "trace"))
+    )
     assert code == 1 and "model_unreachable" in said
     assert not (tmp_path / "io" / "output.json").exists()
     assert "model_unreachable" in (tmp_path / "trace" / "client_2.log").read_text()
@@ -97,7 +119,9 @@ def test_a_signal_stops_the_remote_session(tmp_path, server, model, number):  # 
 
 def test_a_given_task_is_asked_for(tmp_path, server, model):  # noqa: F811
     payload = {"metadata": {"task_id": "no-such-task"}}
-    code, said = end(start_client(tmp_path / "io", server.url, session_id="client 3", base_url=model.url, payload=payload))
+    code, said = end(
+        start_client(tmp_path / "io", server.url, session_id="client 3", base_url=model.url, payload=payload)
+    )
     assert code == 1 and "no-such-task" in said
 
 
@@ -105,7 +129,9 @@ def test_a_given_task_is_asked_for(tmp_path, server, model):  # noqa: F811
 
 
 @contextmanager
-def staged(answers: list[tuple[int, dict | str, dict]], calls: list[str], port: int = 0, *, bodies: list[dict] | None = None) -> Iterator[str]:
+def staged(
+    answers: list[tuple[int, dict | str, dict]], calls: list[str], port: int = 0, *, bodies: list[dict] | None = None
+) -> Iterator[str]:
     """A server that gives these answers in turn (the last one for ever): status (0: the connection is cut), body, headers.
     A header `hold` is not sent: so many seconds go by before the answer."""
 
@@ -149,7 +175,18 @@ def staged(answers: list[tuple[int, dict | str, dict]], calls: list[str], port: 
 
 CREATED = (200, {"session_id": "x", "status": "queued"}, {})
 RUNNING = (200, {"session_id": "x", "status": "running"}, {})
-DONE = (200, {"session_id": "x", "status": "completed", "reward": 0.5, "agent_exit_status": "Submitted", "submission": "", "n_calls": 1}, {})
+DONE = (
+    200,
+    {
+        "session_id": "x",
+        "status": "completed",
+        "reward": 0.5,
+        "agent_exit_status": "Submitted",
+        "submission": "",
+        "n_calls": 1,
+    },
+    {},
+)
 CUT = (0, "", {})
 
 
@@ -194,7 +231,9 @@ def test_what_the_trainer_gives_goes_into_the_request(tmp_path):
     metadata = {"task_id": "row 1", "run_id": "run 7", "deep": {"quote": '"\\é\n', "n": [1.5, None]}}
     bodies: list[dict] = []
     with staged([CREATED, DONE], [], bodies=bodies) as url:
-        code, said = end(start_client(tmp_path / "io", url, session_id='s "1"\\', payload={"messages": [{}], "metadata": metadata}))
+        code, said = end(
+            start_client(tmp_path / "io", url, session_id='s "1"\\', payload={"messages": [{}], "metadata": metadata})
+        )
     assert code == 0, said
     assert bodies == [
         {"session_id": 's "1"\\', "group_id": 's "1"\\', "mode": "train", "base_url": "http://127.0.0.1:9", "api_key": 's "1"\\',
@@ -278,7 +317,16 @@ def test_a_longer_one_is_not(tmp_path):
 def test_too_many_requests_is_waited_out(tmp_path):
     calls: list[str] = []
     started = time.monotonic()
-    with staged([(429, {}, {"Retry-After": "2"}), (429, {}, {"Retry-After": "soon"}), CREATED, (429, {}, {"Retry-After": "0"}), DONE], calls) as url:
+    with staged(
+        [
+            (429, {}, {"Retry-After": "2"}),
+            (429, {}, {"Retry-After": "soon"}),
+            CREATED,
+            (429, {}, {"Retry-After": "0"}),
+            DONE,
+        ],
+        calls,
+    ) as url:
         code, _ = end(start_client(tmp_path / "io", url, AGENT_CLIENT_OUTAGE_S="1"))
     assert code == 0 and calls[:3] == ["POST /sessions"] * 3 and len(calls) == 5
     assert time.monotonic() - started > 4.9  # never a busy loop, whatever the header says
@@ -304,7 +352,17 @@ def test_an_outage_is_not_outlasted_by_retry_after(tmp_path):
         ([CREATED, (200, {"status": "failed", "error": {"code": "sandbox_start"}}, {})], 1, "sandbox_start"),
         ([CREATED, (200, {"status": "cancelled"}, {})], 143, "cancelled"),
     ],
-    ids=["refused", "forgotten", "no id", "no usable id", "no JSON", "no reward", "unknown state", "failed", "cancelled by another"],
+    ids=[
+        "refused",
+        "forgotten",
+        "no id",
+        "no usable id",
+        "no JSON",
+        "no reward",
+        "unknown state",
+        "failed",
+        "cancelled by another",
+    ],
 )
 def test_other_ends(tmp_path, answers, code, said):
     with staged(answers, []) as url:
@@ -319,7 +377,13 @@ def test_a_missing_variable_is_named(tmp_path):
 
 def test_the_key_is_on_no_command_line(tmp_path):
     """Whoever may list processes must not read the session's key or the server's token."""
-    client = start_client(tmp_path / "io", f"http://127.0.0.1:{free_port()}", session_id="s3ss10n", AGENT_SERVER_TOKEN="t0k3n", AGENT_CLIENT_OUTAGE_S="3")
+    client = start_client(
+        tmp_path / "io",
+        f"http://127.0.0.1:{free_port()}",
+        session_id="s3ss10n",
+        AGENT_SERVER_TOKEN="t0k3n",
+        AGENT_CLIENT_OUTAGE_S="3",
+    )
     seen = b""
     while client.poll() is None:
         for pid in group_members(client.pid):
@@ -336,7 +400,9 @@ def test_the_key_is_on_no_command_line(tmp_path):
 def test_a_signal_cancels_once_and_ends_in_time(tmp_path, post_answered):
     """Also where the server answers nothing any more."""
     calls: list[str] = []
-    answers = [CREATED, held(DONE, 60.0)] if post_answered else [held(CREATED, 60.0), CREATED, held((204, "", {}), 60.0)]
+    answers = (
+        [CREATED, held(DONE, 60.0)] if post_answered else [held(CREATED, 60.0), CREATED, held((204, "", {}), 60.0)]
+    )
     with staged(answers, calls) as url:
         client = start_client(tmp_path / "io", url, AGENT_CLIENT_TRACE_DIR=str(tmp_path / "trace"))
         eventually(lambda: len(calls) == (2 if post_answered else 1), what="the call that is interrupted")

@@ -8,7 +8,9 @@ from client.wire import SessionRequest
 from tests.agent_server.conftest import free_port
 from tests.client.test_agent_client import CREATED, CUT, held, staged
 
-REQUEST = SessionRequest(session_id="s", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k", run_id="run 7")
+REQUEST = SessionRequest(
+    session_id="s", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k", run_id="run 7"
+)
 RUNNING = (200, {"session_id": "x", "client_session_id": "s", "status": "running"}, {})
 DONE = (200, RUNNING[1] | {"status": "completed", "reward": 0.5}, {})
 
@@ -26,18 +28,16 @@ def test_a_server_without_wait_is_polled_calmly():
     calls: list[str] = []
     with staged([RUNNING, RUNNING, DONE], calls) as url:
         assert AgentServerClient(url).wait("x", timeout_s=60).reward == 0.5
-    with staged([RUNNING], calls := []) as url:
-        with pytest.raises(TimeoutError, match="cancel it or wait longer"):
-            AgentServerClient(url).wait("x", timeout_s=1.5)
+    with staged([RUNNING], calls := []) as url, pytest.raises(TimeoutError, match="cancel it or wait longer"):
+        AgentServerClient(url).wait("x", timeout_s=1.5)
     assert len(calls) <= 3
 
 
 def test_a_busy_server_is_no_outage_but_not_waited_for_without_end():
     with staged([(429, {}, {"Retry-After": "2"}), CUT, (503, {}, {"Retry-After": "x"}), CREATED], []) as url:
         assert AgentServerClient(url, outage_s=10).create(REQUEST) == "x"
-    with staged([(429, {}, {"Retry-After": "2"})], []) as url:
-        with pytest.raises(ServerBusy, match="busy for 1 s"):
-            AgentServerClient(url, outage_s=0, busy_s=1).create(REQUEST)
+    with staged([(429, {}, {"Retry-After": "2"})], []) as url, pytest.raises(ServerBusy, match="busy for 1 s"):
+        AgentServerClient(url, outage_s=0, busy_s=1).create(REQUEST)
 
 
 def test_an_outage_ends():

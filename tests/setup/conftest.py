@@ -9,10 +9,48 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # What the scripts use besides the tools that a test leaves out or replaces.
-BASICS = (
-    "awk basename bash cat chmod cp cut date df dirname dpkg dpkg-deb env find flock git grep head id ldd ln ls mkdir mktemp mv printf rm sed setsid sh "
-    "sha256sum sleep sort tail tar touch tr umask uname xargs"
-).split()
+BASICS = [
+    "awk",
+    "basename",
+    "bash",
+    "cat",
+    "chmod",
+    "cp",
+    "cut",
+    "date",
+    "df",
+    "dirname",
+    "dpkg",
+    "dpkg-deb",
+    "env",
+    "find",
+    "flock",
+    "git",
+    "grep",
+    "head",
+    "id",
+    "ldd",
+    "ln",
+    "ls",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "printf",
+    "rm",
+    "sed",
+    "setsid",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "sort",
+    "tail",
+    "tar",
+    "touch",
+    "tr",
+    "umask",
+    "uname",
+    "xargs",
+]
 
 
 class World:
@@ -43,11 +81,23 @@ class World:
         return noted.read_text().splitlines() if noted.exists() else []
 
     def environment(self, **more: str) -> dict[str, str]:
-        return {"PATH": str(self.programs), "HOME": str(self.folder), "TMPDIR": str(self.folder), "LC_ALL": "C.UTF-8"} | more
+        return {
+            "PATH": str(self.programs),
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "LC_ALL": "C.UTF-8",
+        } | more
 
     def run(self, script: str | Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", str(ROOT / script), *arguments]
-        return subprocess.run(command, env=self.environment(**environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command,
+            env=self.environment(**environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
 
 @pytest.fixture

@@ -17,32 +17,55 @@ def assert_stops_with(ran: subprocess.CompletedProcess[str], reason: str, remedy
 
 
 def test_a_working_apptainer_is_used_and_nothing_is_installed():
-    before = Path("/etc/apptainer/apptainer.conf").stat().st_mtime_ns if Path("/etc/apptainer/apptainer.conf").exists() else None
+    before = (
+        Path("/etc/apptainer/apptainer.conf").stat().st_mtime_ns
+        if Path("/etc/apptainer/apptainer.conf").exists()
+        else None
+    )
     for _ in range(2):
-        ran = subprocess.run(["bash", str(ROOT / "setup/apptainer.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(
+            ["bash", str(ROOT / "setup/apptainer.sh")],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-    after = Path("/etc/apptainer/apptainer.conf").stat().st_mtime_ns if Path("/etc/apptainer/apptainer.conf").exists() else None
+    after = (
+        Path("/etc/apptainer/apptainer.conf").stat().st_mtime_ns
+        if Path("/etc/apptainer/apptainer.conf").exists()
+        else None
+    )
     assert before == after
 
 
 def test_no_stray_apt_source_is_left():
-    sources = subprocess.run(["apt-get", "indextargets", "--format", "$(CODENAME)"], capture_output=True, text=True, timeout=60).stdout.split()
+    sources = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(CODENAME)"], capture_output=True, text=True, timeout=60
+    ).stdout.split()
     assert "sid" not in sources
 
 
 def test_without_root_the_remedy_names_the_command(world: World):
     world.stub("id", "echo 1000")
     world.stub("apt-get", MUST_NOT_RUN)
-    assert_stops_with(world.run("setup/apptainer.sh"), "only root can install it", "run `bash setup/apptainer.sh` as root")
+    assert_stops_with(
+        world.run("setup/apptainer.sh"), "only root can install it", "run `bash setup/apptainer.sh` as root"
+    )
     assert not any(call.startswith("apt-get") for call in world.calls)
 
 
 def test_without_apt_the_remedy_names_where_to_get_it(world: World):
-    assert_stops_with(world.run("setup/apptainer.sh"), "no Debian system", "https://apptainer.org/docs/admin/main/installation.html")
+    assert_stops_with(
+        world.run("setup/apptainer.sh"), "no Debian system", "https://apptainer.org/docs/admin/main/installation.html"
+    )
 
 
 def test_an_apptainer_that_runs_no_sandbox_does_not_count(world: World):
-    world.stub("apptainer", 'test "$1" = --version && echo apptainer version 9 || { echo FATAL: no namespaces here >&2; exit 255; }')
+    world.stub(
+        "apptainer",
+        'test "$1" = --version && echo apptainer version 9 || { echo FATAL: no namespaces here >&2; exit 255; }',
+    )
     ran = world.run("setup/apptainer.sh")
     assert_stops_with(ran, "missing or does not work", "so that `apptainer exec DIRECTORY /bin/sh` works")
     assert "cannot run a sandbox: FATAL: no namespaces here" in ran.stderr
@@ -69,7 +92,14 @@ def test_an_unknown_system_is_named(world: World, tmp_path: Path):
     world.stub("apt-get", MUST_NOT_RUN)
     world.add("mount", "unshare")
     script = f"mount --bind {release} /etc/os-release && exec bash {ROOT}/setup/apptainer.sh"
-    ran = subprocess.run(["unshare", "--mount", "sh", "-c", script], env=world.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        env=world.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert_stops_with(ran, "no known way to install it on Plan 9, fourth edition", "install apptainer 1.2 or later")
 
 
@@ -90,5 +120,7 @@ def test_only_the_engine_needs_libnuma(world: World, purpose: str, wanted: bool)
 
 
 def test_tools_that_are_there_are_left_alone():
-    ran = subprocess.run(["bash", str(ROOT / "setup/tools.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        ["bash", str(ROOT / "setup/tools.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

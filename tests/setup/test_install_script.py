@@ -38,7 +38,11 @@ def install(world: World, checkout: Path, wanted: str, fail: str = ""):
 def test_a_second_run_does_nothing(world: World, checkout: Path):
     ran, pip = install(world, checkout, "all")
     assert ran.returncode == 0, ran.stderr
-    assert pip == ["install --upgrade pip>=25", f"install --editable {checkout}[agent-server,trainer,dev,cpu]", "uninstall --yes torchvision torchaudio torchcodec"]
+    assert pip == [
+        "install --upgrade pip>=25",
+        f"install --editable {checkout}[agent-server,trainer,dev,cpu]",
+        "uninstall --yes torchvision torchaudio torchcodec",
+    ]
     ran, pip = install(world, checkout, "all")
     assert (ran.returncode, ran.stderr, world.calls) == (0, "", [])
 

@@ -40,8 +40,28 @@ def test_the_client_alone_is_small():
 
 def test_the_wheel_holds_every_package_and_the_files_beside_them(tmp_path: Path):
     source = tmp_path / "source"
-    shutil.copytree(ROOT, source, ignore=lambda folder, names: {name for name in names if Path(folder) == ROOT and name not in ("client", "agent_server", "trainer", "pyproject.toml")})
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path), str(source)]
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=lambda folder, names: {
+            name
+            for name in names
+            if Path(folder) == ROOT and name not in ("client", "agent_server", "trainer", "pyproject.toml")
+        },
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        str(tmp_path),
+        str(source),
+    ]
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     inside = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())

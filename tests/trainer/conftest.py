@@ -52,7 +52,8 @@ def make_tokenizer(template: str):
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     inner.train_from_iterator(
-        corpus, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+        corpus,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])
@@ -112,10 +113,12 @@ def other_llama(tmp_path_factory, thinking_tokenizer) -> Path:
 def vllm_engine(tiny_llama, tmp_path_factory):
     """One vLLM server for all tests of the session; a test that loads other weights loads these back."""
     from trainer.engines.vllm import VllmEngine
-    from trainer.services import free_port
+    from trainer.services.service import free_port
 
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
-    engine = VllmEngine(tiny_llama, free_port(), log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1")
+    engine = VllmEngine(
+        tiny_llama, free_port(), log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1"
+    )
     engine.start()
     try:
         engine.wait_ready(240)

@@ -21,11 +21,10 @@ def test_a_signal_is_raised_where_it_comes(interrupts, signum):
 
 def test_a_held_block_is_finished_first(interrupts):
     finished = []
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted), interrupts.held():
         with interrupts.held():
-            with interrupts.held():
-                interrupt()
-            finished.append("inner")
+            interrupt()
+        finished.append("inner")
     assert finished == ["inner"]
 
 
@@ -47,9 +46,8 @@ def test_a_swallowed_signal_comes_up_at_the_next_check(interrupts):
 
 
 def test_an_error_in_a_held_block_stays_the_error(interrupts):
-    with pytest.raises(ValueError):
-        with interrupts.held():
-            interrupt()
-            raise ValueError
+    with pytest.raises(ValueError), interrupts.held():
+        interrupt()
+        raise ValueError
     with pytest.raises(Interrupted):
         interrupts.check()

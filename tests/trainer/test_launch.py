@@ -16,9 +16,9 @@ import pytest
 from client.errors import ConfigError, ServerUnreachable
 from trainer import launch
 from trainer.checkpoints import Checkpoints
-from trainer.config_file import load
+from trainer.config.file import load
 from trainer.interrupts import Interrupts
-from trainer.services import free_port
+from trainer.services.service import free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = r"""
@@ -28,7 +28,7 @@ from trainer import build, launch
 from trainer.__main__ import main
 from trainer.actors.base import StepReport
 from trainer.records import Segment, Trace
-from trainer.services import Service
+from trainer.services.service import Service
 
 stage, directory = sys.argv[1], Path(sys.argv[2])
 hold = directory / "hold"
@@ -93,13 +93,37 @@ def start(tmp_path, word):
 
     def start(stage: str) -> subprocess.Popen:
         overrides = {
-            **{"run.dir": tmp_path / "runs", "model.path": tmp_path / "model", "agent_server.data_path": tmp_path, "agent_server.sif_dir": tmp_path},
-            **{"train.steps": 2, "checkpoint.every_steps": 1, "rollout.groups_per_step": 2, "rollout.group_size": 2, "eval.tasks": 2, "eval.samples": 2},
+            **{
+                "run.dir": tmp_path / "runs",
+                "model.path": tmp_path / "model",
+                "agent_server.data_path": tmp_path,
+                "agent_server.sif_dir": tmp_path,
+            },
+            **{
+                "train.steps": 2,
+                "checkpoint.every_steps": 1,
+                "rollout.groups_per_step": 2,
+                "rollout.group_size": 2,
+                "eval.tasks": 2,
+                "eval.samples": 2,
+            },
             "rollout.client_command": CLIENT.format(stage=stage, directory=tmp_path),
         }
-        arguments = [stage, tmp_path, word, "scripts/runs/quickstart.toml", *(f"{key}={value}" for key, value in overrides.items())]
+        arguments = [
+            stage,
+            tmp_path,
+            word,
+            "scripts/runs/quickstart.toml",
+            *(f"{key}={value}" for key, value in overrides.items()),
+        ]
         env = dict(os.environ, WORD=word, HOME="/nonexistent")  # HOME: nobody's profile in a test
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         runs.append(process)
         return process
 
@@ -127,7 +151,9 @@ def test_a_run_ends_by_itself_with_nothing_left(start, left_alive, tmp_path):
     }
 
 
-@pytest.mark.parametrize("stage", ["agent_server", "actor", "gateway", "engine", "eval", "train", "step", "load_weights", "checkpoint"])
+@pytest.mark.parametrize(
+    "stage", ["agent_server", "actor", "gateway", "engine", "eval", "train", "step", "load_weights", "checkpoint"]
+)
 def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
     run = start(stage)
     wait_for_hold(run, tmp_path / "hold")

@@ -10,13 +10,13 @@ import pytest
 from client.errors import ServerError
 from trainer.actors.base import StepReport
 from trainer.checkpoints import Checkpoints
-from trainer.config_file import load
+from trainer.config.file import load
 from trainer.display import Display
 from trainer.interrupts import Interrupted, Interrupts
-from trainer.logs import RunLog
 from trainer.loop import Loop, Parts
 from trainer.records import Segment, Trace
 from trainer.rollouts.manager import ClientSettings, RolloutManager
+from trainer.run_dir import RunLog
 
 QUICKSTART = Path(__file__).parents[2] / "scripts" / "runs" / "quickstart.toml"
 # The reward of a session is 1 for the first client of a group and 0 for the others.
@@ -70,16 +70,36 @@ def recorder():
 @pytest.fixture
 def make_loop(tmp_path, recorder, capsys):
     def make(*overrides, other=0, command=None, interrupts=None, done=0) -> tuple[Loop, RunLog]:
-        overrides = ["rollout.groups_per_step=2", "rollout.group_size=2", "eval.tasks=3", "eval.samples=2", "train.steps=2", *overrides]
+        overrides = [
+            "rollout.groups_per_step=2",
+            "rollout.group_size=2",
+            "eval.tasks=3",
+            "eval.samples=2",
+            "train.steps=2",
+            *overrides,
+        ]
         config = load(QUICKSTART, [f"run.dir={tmp_path}/runs", *overrides])
         interrupts = interrupts or Interrupts()
         env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
         (tmp_path / "seen").mkdir()
         command = command or CLIENT.format(dir=tmp_path / "seen", other=other)
-        settings = ClientSettings(command, "http://gateway", tmp_path / "sessions", env, timeout_s=60, kill_after_s=2, max_clients=8, max_tries=2)
+        settings = ClientSettings(
+            command,
+            "http://gateway",
+            tmp_path / "sessions",
+            env,
+            timeout_s=60,
+            kill_after_s=2,
+            max_clients=8,
+            max_tries=2,
+        )
         log = RunLog(config)
         parts = Parts(
-            recorder, recorder, recorder, RolloutManager(settings, recorder, interrupts, lambda: None), Checkpoints(log.directory / "checkpoints")
+            recorder,
+            recorder,
+            recorder,
+            RolloutManager(settings, recorder, interrupts, lambda: None),
+            Checkpoints(log.directory / "checkpoints"),
         )
         return Loop(config, parts, log, Display(), interrupts, "run-1", log.directory / "weights", done), log
 
@@ -101,7 +121,12 @@ def test_a_run_from_the_first_evaluation_to_the_last(make_loop, recorder, capsys
     metrics = lines(log, "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
     assert {"rollout", "train", "save_weights", "load_weights"} == set(metrics[0]["seconds"])
-    assert (metrics[0]["reward_mean"], metrics[0]["loss"], metrics[0]["grad_norm"], metrics[0]["logprob_diff_mean"]) == (0.5, 0.5, 1.0, 0.001)
+    assert (
+        metrics[0]["reward_mean"],
+        metrics[0]["loss"],
+        metrics[0]["grad_norm"],
+        metrics[0]["logprob_diff_mean"],
+    ) == (0.5, 0.5, 1.0, 0.001)
     assert metrics[1]["weights_version"] == 2 and metrics[1]["n_groups_trained"] == 2
     evaluations = lines(log, "evaluations.jsonl")
     assert [(line["step"], line["n_tasks"], line["n_samples"]) for line in evaluations] == [(0, 3, 6), (2, 3, 6)]

@@ -3,9 +3,10 @@
 Invariant: an actor sees tokens, advantages and the engine's logprobs; never text, never a reward.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Sequence
+from typing import Protocol
 
 from trainer.records import Trace
 

@@ -8,8 +8,8 @@ Invariant: reading a node's ancestors from the root gives exactly the sequence t
 Every sampled token of every sample appears once in the trained columns, with that sample's logprob and advantage.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Iterator, Sequence
 
 import torch
 from torch import Tensor

@@ -9,8 +9,8 @@ or it leaves the weights as they were and says so (`updated`).
 
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -150,14 +150,18 @@ class TorchActor:
         if updated:
             self._optimizer.step()
         else:
-            LOG.warning("gradient norm is %s, not finite: this update is skipped, the weights stay as they were", grad_norm)
+            LOG.warning(
+                "gradient norm is %s, not finite: this update is skipped, the weights stay as they were", grad_norm
+            )
         self._optimizer.zero_grad()
         return grad_norm, updated
 
 
 def _load_model(model_dir: Path) -> torch.nn.Module:
     if not (Path(model_dir) / "config.json").is_file():
-        raise ConfigError(f"the model must be a folder with config.json, weights and tokenizer; {model_dir} has no config.json")
+        raise ConfigError(
+            f"the model must be a folder with config.json, weights and tokenizer; {model_dir} has no config.json"
+        )
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="sdpa")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:

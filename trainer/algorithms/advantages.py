@@ -4,7 +4,7 @@ Invariant: an advantage depends on the rewards of one group only, and a group wi
 """
 
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 
 def group_normalized(rewards: Sequence[float]) -> list[float]:

@@ -35,9 +35,7 @@ def clipped_policy_loss(
     with torch.no_grad():
         difference = log_ratio.abs()
         n_clipped = int((clipped * advantages < ratio * advantages).sum())
-    return PolicyLoss(
-        loss, n_clipped, float(difference.sum()), float(difference.max()) if difference.numel() else 0.0
-    )
+    return PolicyLoss(loss, n_clipped, float(difference.sum()), float(difference.max()) if difference.numel() else 0.0)
 
 
 def imitation_loss(logprobs: Tensor, n_total: int) -> Tensor:

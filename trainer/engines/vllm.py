@@ -16,7 +16,7 @@ import requests
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 from trainer.engines.base import Completion, Sampling
 from trainer.engines.vllm_worker import PolicyLoader
-from trainer.services import Service
+from trainer.services.service import Service
 
 ROOT = Path(__file__).parents[2]
 CONNECT_TIMEOUT_S = 10.0
@@ -55,9 +55,13 @@ class VllmEngine:
         command += ["--kv-cache-memory-bytes", str(int(kv_cache_gib * 2**30))] if kv_cache_gib is not None else []
         command += extra_args
         env = dict(os.environ, VLLM_SERVER_DEV_MODE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))  # its workers import PolicyLoader
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(ROOT), env.get("PYTHONPATH")])
+        )  # its workers import PolicyLoader
         if eager:
-            env["TORCHDYNAMO_DISABLE"] = "1"  # one small sampler function is compiled all the same, and that needs a C++ compiler
+            env["TORCHDYNAMO_DISABLE"] = (
+                "1"  # one small sampler function is compiled all the same, and that needs a C++ compiler
+            )
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
         # vLLM leaves its processes' sockets and rendezvous files behind: they get a place that goes with it.
@@ -139,10 +143,14 @@ class VllmGenerator:
         }
         choice = (await self._request("POST", "/v1/completions", body))["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):
-            raise ModelUnreachable(f"vLLM ended the request with {choice['finish_reason']!r} (new weights?): send it again")
+            raise ModelUnreachable(
+                f"vLLM ended the request with {choice['finish_reason']!r} (new weights?): send it again"
+            )
         tokens, logprobs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
         if choice["prompt_token_ids"] != prompt or len(tokens) != len(logprobs):
-            raise ModelError("vLLM did not see the tokens it was sent, or gave no logprob to one: the trace would be wrong")
+            raise ModelError(
+                "vLLM did not see the tokens it was sent, or gave no logprob to one: the trace would be wrong"
+            )
         return Completion(tokens, logprobs, choice["finish_reason"], version)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from trainer.engines.vllm import VllmGenerator
 from trainer.gateway.render import Renderer
 from trainer.gateway.server import create_app
 from trainer.gateway.session import Sessions
-from trainer.services import require_free_port
+from trainer.services.service import require_free_port
 
 
 def main() -> int:
@@ -24,11 +24,15 @@ def main() -> int:
         prog="python -m trainer.gateway", description="Chat completions for agents; token traces for the trainer."
     )
     parser.add_argument("--engine-url", required=True, help="the vLLM server, e.g. http://127.0.0.1:8100")
-    parser.add_argument("--model", required=True, help="directory of the model: its tokenizer and chat template are used")
+    parser.add_argument(
+        "--model", required=True, help="directory of the model: its tokenizer and chat template are used"
+    )
     parser.add_argument("--served-name", default="policy", help="the model's name in answers")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--chat-template-kwargs", type=json.loads, default={}, metavar="JSON", help="e.g. enable_thinking")
+    parser.add_argument(
+        "--chat-template-kwargs", type=json.loads, default={}, metavar="JSON", help="e.g. enable_thinking"
+    )
     args = parser.parse_args()
     token = os.environ.get("GATEWAY_CONTROL_TOKEN")
     if not token:
@@ -48,7 +52,13 @@ def main() -> int:
     app.on_cleanup.append(lambda _: generator.close())
     # A client that leaves cancels its handler, and with it its engine request. An access log would cost more than the calls.
     web.run_app(
-        app, host=args.host, port=args.port, handler_cancellation=True, shutdown_timeout=0.1, access_log=None, print=None
+        app,
+        host=args.host,
+        port=args.port,
+        handler_cancellation=True,
+        shutdown_timeout=0.1,
+        access_log=None,
+        print=None,
     )
     return 0
 

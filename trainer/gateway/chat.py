@@ -15,7 +15,6 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, S
 from client.errors import InvalidRequest
 from trainer.engines.base import Completion
 
-
 # What would change the answer in a way we do not serve: the values that a request may have.
 _SERVED = {
     "n": (None, 1),

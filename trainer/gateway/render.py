@@ -41,7 +41,9 @@ class Renderer:
         """Tokens of a conversation that begins here, the header of the assistant's turn included."""
         return self._encode(self._text(messages, tools))
 
-    def continuation(self, sampled: tuple[int, ...], messages: list[dict], tools: list[dict] | None = None) -> list[int]:
+    def continuation(
+        self, sampled: tuple[int, ...], messages: list[dict], tools: list[dict] | None = None
+    ) -> list[int]:
         """Tokens given between an assistant turn `sampled` by the engine and its next one, `messages` (may be empty) between.
 
         The end of the turn is among them unless the engine sampled it itself (it did not where its limit cut the turn).
@@ -101,7 +103,9 @@ class Renderer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequest(f"messages: half a surrogate pair is no character: {error}", field="messages") from None
+            raise InvalidRequest(
+                f"messages: half a surrogate pair is no character: {error}", field="messages"
+            ) from None
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -51,7 +51,9 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
 
     async def models(request: web.Request) -> web.Response:
         sessions.for_key(_bearer_token(request))
-        return web.json_response({"object": "list", "data": [{"id": sessions.model, "object": "model", "owned_by": "trainer"}]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": sessions.model, "object": "model", "owned_by": "trainer"}]}
+        )
 
     async def open_session(request: web.Request) -> web.Response:
         body = await _control_body(request, _OpenBody)

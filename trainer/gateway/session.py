@@ -122,7 +122,9 @@ class Sessions:
         if known is not None and (known.key, known.sampling) == (key, sampling):
             return
         if known is not None or key in self._by_key:
-            raise Conflict(f"session {session_id} or its key is already open with other settings: use a fresh id and key")
+            raise Conflict(
+                f"session {session_id} or its key is already open with other settings: use a fresh id and key"
+            )
         if session_id in self._closed or key in self._closed_keys:
             raise Conflict(f"session {session_id} has ended: use a fresh id and key")
         session = Session(key, sampling, self._renderer, self._generator, self.model)
@@ -146,7 +148,9 @@ class Sessions:
                 del self._by_key[session.key]
                 self._remember(session_id, session.key, trace)
         if session_id not in self._closed:
-            raise NotFound(f"no session {session_id}: it was never opened or ended more than {KEEP_CLOSED} sessions ago")
+            raise NotFound(
+                f"no session {session_id}: it was never opened or ended more than {KEEP_CLOSED} sessions ago"
+            )
         return self._closed[session_id][1]
 
     def status(self) -> dict[str, dict[str, int]]:
@@ -157,7 +161,9 @@ class Sessions:
         """Completions from now on carry `version`. Raises Conflict while a call is in flight."""
         busy = [session_id for session_id, status in self.status().items() if status["in_flight"]]
         if busy:
-            raise Conflict(f"the weights' version cannot change while calls are in flight: close {', '.join(busy)} first")
+            raise Conflict(
+                f"the weights' version cannot change while calls are in flight: close {', '.join(busy)} first"
+            )
         self._generator.version = version
 
     def _remember(self, session_id: str, key: str, trace: dict) -> None:

@@ -63,12 +63,16 @@ class TokenTree:
     def find(self, history: History) -> Turn | None:
         """The turn with the longest history that `history` begins with, the assistant's messages unaltered; None: none."""
         for digest in reversed(history.digests):
-            for turn in reversed(self._by_history.get(digest, ())):  # the same words may have been sampled more than once
+            for turn in reversed(
+                self._by_history.get(digest, ())
+            ):  # the same words may have been sampled more than once
                 if _same_reasoning(turn, history.messages):
                     return turn
         return None
 
-    def add(self, parent: Turn | None, given: list[int], completion: Completion, history: History, answer: dict) -> Turn:
+    def add(
+        self, parent: Turn | None, given: list[int], completion: Completion, history: History, answer: dict
+    ) -> Turn:
         """Record that the engine, given `parent`'s sequence and then `given`, sampled `completion`."""
         turn = Turn(parent, tuple(given), completion, answer, len(history.messages) + 1)
         self._turns.append(turn)

@@ -9,16 +9,17 @@ import selectors
 import shutil
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Mapping, Protocol, Sequence
+from typing import Protocol
 
 from client.errors import StackError
 from trainer.engines.base import Sampling
 from trainer.interrupts import Interrupts
 from trainer.records import Group, Sample, Trace
 from trainer.rollouts.process import ClientProcess, Session
-from trainer.rollouts.samples import Finished, join
+from trainer.rollouts.result import Finished, join
 
 TICK_S = 0.5
 

@@ -10,9 +10,9 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Mapping
 
 LOG_TAIL_BYTES = 4000
 POLL_S = 0.02
@@ -56,7 +56,11 @@ class ClientProcess:
 
     def _start(self, command: str, base_url: str, env: Mapping[str, str]) -> None:
         input_json = self._io_dir / "input.json"
-        input_json.write_text(json.dumps({"messages": [], "metadata": {"session_id": self.session.session_id, "run_id": self.session.run_id}}))
+        input_json.write_text(
+            json.dumps(
+                {"messages": [], "metadata": {"session_id": self.session.session_id, "run_id": self.session.run_id}}
+            )
+        )
         with open(self._io_dir / "client.log", "wb") as log:
             # setpriv asks the kernel for SIGTERM when the trainer is gone, sh looks whether it is gone already; both exec, so
             # this stays one process. Python's own way (preexec_fn) would copy the page tables of a trainer of many gigabytes.

@@ -13,7 +13,9 @@ from trainer.records import Segment, Trace
 
 PROMPT, OBSERVATION = list(range(40, 70)), list(range(100, 112))
 N_SAMPLES = 6
-MEAN_DIFFERENCE = 0.05  # this random model has wide logits, which bfloat16 rounds more than those of a real one; seen: 0.019
+MEAN_DIFFERENCE = (
+    0.05  # this random model has wide logits, which bfloat16 rounds more than those of a real one; seen: 0.019
+)
 
 
 def two_turns(url: str) -> list[tuple[Completion, Completion]]:
@@ -36,9 +38,19 @@ def two_turns(url: str) -> list[tuple[Completion, Completion]]:
 
 def as_trace(first: Completion, second: Completion) -> Trace:
     def sampled(parent: int, completion: Completion) -> Segment:
-        return Segment(parent, True, completion.tokens, completion.logprobs, completion.version, completion.finish_reason)
+        return Segment(
+            parent, True, completion.tokens, completion.logprobs, completion.version, completion.finish_reason
+        )
 
-    return Trace((Segment(-1, False, tuple(PROMPT)), sampled(0, first), Segment(1, False, tuple(OBSERVATION)), sampled(2, second)), n_calls=2)
+    return Trace(
+        (
+            Segment(-1, False, tuple(PROMPT)),
+            sampled(0, first),
+            Segment(1, False, tuple(OBSERVATION)),
+            sampled(2, second),
+        ),
+        n_calls=2,
+    )
 
 
 def test_the_actor_recomputes_what_vllm_sampled(vllm_engine, tiny_llama):

@@ -32,7 +32,9 @@ def trained(packed: Pack) -> Counter:
 
 
 def wanted_trained(samples: list[Weighted]) -> Counter:
-    return Counter((context, logprob, s.advantage) for s in samples for context, logprob in sampled_after(s.trace).items())
+    return Counter(
+        (context, logprob, s.advantage) for s in samples for context, logprob in sampled_after(s.trace).items()
+    )
 
 
 def wanted_contexts(samples: list[Weighted]) -> set[tuple[int, ...]]:
@@ -81,7 +83,15 @@ def test_two_samples_share_what_is_equal_and_count_it_each():
 def test_a_sampled_token_that_two_branches_of_one_sample_share_counts_once():
     # Both calls go on from the same sampled turn: once as one segment of the tree, once written out twice.
     as_tree = trace((-1, [7]), (0, [1, 2], [-0.1, -0.2]), (1, [5]), (2, [3], [-0.5]), (1, [6]), (4, [4], [-0.6]))
-    written_out = trace((-1, [7]), (0, [1, 2], [-0.1, -0.2]), (1, [5]), (2, [3], [-0.5]), (0, [1, 2], [-0.1, -0.2]), (4, [6]), (5, [4], [-0.6]))
+    written_out = trace(
+        (-1, [7]),
+        (0, [1, 2], [-0.1, -0.2]),
+        (1, [5]),
+        (2, [3], [-0.5]),
+        (0, [1, 2], [-0.1, -0.2]),
+        (4, [6]),
+        (5, [4], [-0.6]),
+    )
     packs = [pack([Weighted(t, 1.0)], 100)[0] for t in (as_tree, written_out)]
     assert trained(packs[0]) == trained(packs[1])
     assert sum(trained(packs[0]).values()) == 4
@@ -154,9 +164,15 @@ def test_the_packed_forward_pass_is_the_plain_one(model, max_tokens):
     assert sum(len(p.input_ids) for p in packs) < n_plain
     start = 0
     for packed in packs:
-        logprobs = model(
-            input_ids=packed.input_ids[None], position_ids=packed.positions[None], attention_mask=ancestor_mask(packed.end)
-        ).logits[0].log_softmax(-1)
+        logprobs = (
+            model(
+                input_ids=packed.input_ids[None],
+                position_ids=packed.positions[None],
+                attention_mask=ancestor_mask(packed.end),
+            )
+            .logits[0]
+            .log_softmax(-1)
+        )
         mine = logprobs[packed.node, packed.target]
         theirs = plain[start : start + len(mine)]
         assert packed.target.tolist() == [context[-1] for context, _ in theirs]

@@ -17,7 +17,9 @@ LEARNING_RATE = 1e-3
 
 def actor(directory: Path, **options) -> TorchActor:
     """In float32 and on the CPU, so that figures can be compared closely."""
-    return TorchActor(directory, **{"learning_rate": LEARNING_RATE, "device": "cpu", "compute_dtype": torch.float32} | options)
+    return TorchActor(
+        directory, **{"learning_rate": LEARNING_RATE, "device": "cpu", "compute_dtype": torch.float32} | options
+    )
 
 
 def group(seed: int, advantages: tuple[float, ...] = (1.0, 1.0, -2.0)) -> list[Weighted]:
@@ -222,7 +224,14 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
 
 
 def test_a_model_whose_attention_has_a_window_is_refused(tmp_path, thinking_tokenizer):
-    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    }
     config = Gemma3TextConfig(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], **sizes)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     thinking_tokenizer.save_pretrained(tmp_path)

@@ -15,7 +15,9 @@ CLIP = (0.2, 0.28)
 def one_token(ratio: float, advantage: float):
     """Loss, its gradient with respect to the logprob, and whether the token counts as clipped."""
     logprob = torch.tensor([-1.0 + math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    policy = clipped_policy_loss(logprob, torch.tensor([-1.0], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64), 1, *CLIP)
+    policy = clipped_policy_loss(
+        logprob, torch.tensor([-1.0], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64), 1, *CLIP
+    )
     policy.loss.backward()
     return policy.loss.item(), logprob.grad.item(), policy.n_clipped
 
@@ -46,7 +48,11 @@ def test_any_split_adds_up_to_the_whole_batch(seed, n, cut):
     assert sum(p.loss.item() for p in parts) == pytest.approx(whole.loss.item())
     assert sum(p.n_clipped for p in parts) == whole.n_clipped
     assert sum(p.logprob_diff_sum for p in parts) == pytest.approx(whole.logprob_diff_sum)
-    assert max(p.logprob_diff_max for p in parts) == whole.logprob_diff_max == pytest.approx((logprobs - old).abs().max().item())
+    assert (
+        max(p.logprob_diff_max for p in parts)
+        == whole.logprob_diff_max
+        == pytest.approx((logprobs - old).abs().max().item())
+    )
 
 
 def test_on_policy_the_gradient_is_that_of_advantage_weighted_logprobs():

@@ -18,7 +18,7 @@ from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 from trainer.engines.base import Sampling
 from trainer.engines.vllm import VllmGenerator
 from trainer.gateway.control import GatewayControl
-from trainer.services import Service, free_port
+from trainer.services.service import Service, free_port
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = [{"role": "user", "content": "go"}]
@@ -100,7 +100,11 @@ def test_stop_tokens_end_a_turn_and_are_kept_in_it(vllm_engine, tiny_llama):
     async def scenario(generator):
         free = await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30))
         stop = free.tokens[10]
-        return free, stop, await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,)))
+        return (
+            free,
+            stop,
+            await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,))),
+        )
 
     free, stop, completion = with_generator(vllm_engine.url, scenario)
     end = free.tokens.index(stop) + 1
@@ -247,7 +251,9 @@ def test_closing_a_session_aborts_in_the_engine(gateway, vllm_engine):
     async def main():
         async with aiohttp.ClientSession() as http:
             headers = {"Authorization": "Bearer k2"}
-            post = asyncio.create_task(http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES}))
+            post = asyncio.create_task(
+                http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES})
+            )
             await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
             trace = await asyncio.to_thread(control.close, "stopped")
             response = await post
@@ -265,7 +271,9 @@ def test_an_agent_that_dies_aborts_in_the_engine(gateway, vllm_engine):
     async def main():
         async with aiohttp.ClientSession() as http:
             headers = {"Authorization": "Bearer k3"}
-            post = asyncio.create_task(http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES}))
+            post = asyncio.create_task(
+                http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES})
+            )
             await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
             post.cancel()
             await asyncio.wait({post})

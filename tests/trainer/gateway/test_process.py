@@ -13,7 +13,7 @@ from aiohttp import web
 
 from trainer.engines.base import Sampling
 from trainer.gateway.control import GatewayControl
-from trainer.services import Service, free_port
+from trainer.services.service import Service, free_port
 
 ROOT = Path(__file__).parents[3]
 ENV = dict(os.environ, PYTHONPATH=str(ROOT), GATEWAY_CONTROL_TOKEN="control")
@@ -27,7 +27,17 @@ def tokenizer_dir(tmp_path_factory, chatml_tokenizer):
 
 
 def command(engine_url, model, port):
-    return [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model), "--port", str(port)]
+    return [
+        sys.executable,
+        "-m",
+        "trainer.gateway",
+        "--engine-url",
+        engine_url,
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+    ]
 
 
 def test_a_missing_token_and_a_taken_port_are_said(tokenizer_dir):

@@ -58,9 +58,13 @@ def test_tool_results_follow_as_the_template_gathers_them(thinking, thinking_tok
     answer = thinking.answer(turn, [bash_tool])
     assert answer["content"] == "Looking." and answer["reasoning_content"] == "look"
     (tool_call,) = answer["tool_calls"]
-    assert tool_call["function"]["name"] == "bash" and json.loads(tool_call["function"]["arguments"]) == {"command": "ls"}
+    assert tool_call["function"]["name"] == "bash" and json.loads(tool_call["function"]["arguments"]) == {
+        "command": "ls"
+    }
     results = [{"role": "tool", "content": text, "tool_call_id": tool_call["id"]} for text in ("one", "two")]
-    grown = thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
+    grown = (
+        thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
+    )
     assert grown == thinking.prompt([SYSTEM, USER, reduced_answer(answer), *results], [bash_tool])
 
 
@@ -74,11 +78,21 @@ def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):
 
 @pytest.mark.parametrize(
     "bad",
-    ["{no json}", '{"name": "bash"}', '{"name": 1, "arguments": {}}', '{"name": "b", "arguments": [1]}', '["b"]', "[" * 3000],
+    [
+        "{no json}",
+        '{"name": "bash"}',
+        '{"name": 1, "arguments": {}}',
+        '{"name": "b", "arguments": [1]}',
+        '["b"]',
+        "[" * 3000,
+    ],
 )
 def test_a_call_that_cannot_be_read_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
     text = f'<tool_call>{bad}</tool_call><tool_call>{{"name": "bash", "arguments": {{}}}}</tool_call>'
-    assert thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool]) == {"role": "assistant", "content": text}
+    assert thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool]) == {
+        "role": "assistant",
+        "content": text,
+    }
 
 
 def test_thinking_that_was_cut_is_no_content(thinking, thinking_tokenizer, plain, chatml_tokenizer):

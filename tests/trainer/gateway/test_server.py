@@ -41,7 +41,11 @@ def gateway(thinking_tokenizer, fake_generator):
 
 
 def opening(session_id, key, max_tokens=64):
-    return {"session_id": session_id, "key": key, "sampling": {"temperature": 0.9, "top_p": 0.5, "max_tokens": max_tokens}}
+    return {
+        "session_id": session_id,
+        "key": key,
+        "sampling": {"temperature": 0.9, "top_p": 0.5, "max_tokens": max_tokens},
+    }
 
 
 async def error_of(response, status):
@@ -86,7 +90,13 @@ def test_tools_come_back_as_calls_and_continue_the_same_sequence(gateway, bash_t
         # What litellm's message.model_dump() sends back: more fields, nulls, arguments spaced differently.
         (call,) = choice["message"]["tool_calls"]
         call = call | {"index": 0, "function": call["function"] | {"arguments": '{ "command":"ls" }'}}
-        back = {"role": "assistant", "content": None, "tool_calls": [call], "function_call": None, "provider_specific_fields": {}}
+        back = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call],
+            "function_call": None,
+            "provider_specific_fields": {},
+        }
         result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "total.py"}]}
         response = await client.post(CHAT, headers=AGENT, json=body | {"messages": [*MESSAGES, back, result]})
         assert response.status == 200, await response.text()
@@ -95,7 +105,11 @@ def test_tools_come_back_as_calls_and_continue_the_same_sequence(gateway, bash_t
         trace = await (await client.delete("/control/sessions/one", headers=CONTROL)).json()
         assert [segment["parent"] for segment in trace["segments"]] == [-1, 0, 1, 2]
 
-    gateway(scenario, '<think>\nhm\n</think>\n\n<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>', 999)
+    gateway(
+        scenario,
+        '<think>\nhm\n</think>\n\n<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>',
+        999,
+    )
 
 
 def test_streaming_says_the_same(gateway, bash_tool):
@@ -128,7 +142,10 @@ def test_streaming_says_the_same(gateway, bash_tool):
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages.0.tool_calls.0.function.name"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "messages.0.tool_calls.0.function.name",
+        ),
         ({"tools": [{"name": "bash"}]}, "tools.0.type"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
@@ -146,7 +163,9 @@ def test_a_bad_body_is_answered_with_the_fields_name(gateway, change, param):
     async def scenario(client, generator):
         body = {name: value for name, value in ({"messages": MESSAGES} | change).items() if value is not None}
         error = await error_of(await client.post(CHAT, headers=AGENT, json=body), 400)
-        assert error["param"] == param and error["message"].startswith(f"{param}:") and error["code"] == "invalid_request"
+        assert (
+            error["param"] == param and error["message"].startswith(f"{param}:") and error["code"] == "invalid_request"
+        )
         assert not generator.calls
 
     gateway(scenario)
@@ -158,7 +177,9 @@ def test_bodies_that_are_not_json(gateway):
         for data in (b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", half_character):
             error = await error_of(await client.post(CHAT, headers=AGENT, data=data), 400)
             assert error["param"] in ("body", "messages")
-        assert (await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES})).status == 200  # and it still serves
+        assert (
+            await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES})
+        ).status == 200  # and it still serves
         await error_of(await client.post("/v1/embeddings", headers=AGENT, json={}), 404)
         await error_of(await client.get(CHAT, headers=AGENT), 405)
 
@@ -175,7 +196,12 @@ def test_keys_and_tokens(gateway):
                 await error_of(await client.delete("/control/sessions/one", headers=headers), 401)
         await error_of(await client.get("/control/status", headers=AGENT), 401)
         good = opening("x", "k")
-        for bad in ({"session_id": "x"}, good | {"session_id": ""}, good | {"sampling": {"top_p": 2}}, good | {"kye": 1}):
+        for bad in (
+            {"session_id": "x"},
+            good | {"session_id": ""},
+            good | {"sampling": {"top_p": 2}},
+            good | {"kye": 1},
+        ):
             await error_of(await client.post("/control/sessions", headers=CONTROL, json=bad), 400)
 
     gateway(scenario)
@@ -188,6 +214,7 @@ def test_what_the_engine_cannot_do_reaches_the_agent(gateway):
             (ModelUnreachable("no engine"), 503, "model_unreachable"),
             (RuntimeError("a bug"), 500, "internal"),
         ):
+
             def fail(_, raised=raised):
                 raise raised
 
@@ -195,7 +222,9 @@ def test_what_the_engine_cannot_do_reaches_the_agent(gateway):
             error = await error_of(await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES}), status)
             assert error["code"] == code and ("bug" not in error["message"])
             generator.reply = reply
-        assert (await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES})).status == 200  # a failure is not replayed
+        assert (
+            await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES})
+        ).status == 200  # a failure is not replayed
         trace = await (await client.delete("/control/sessions/one", headers=CONTROL)).json()
         assert trace["n_calls"] == 1
 
@@ -293,7 +322,9 @@ def test_old_closed_sessions_are_forgotten(gateway, monkeypatch):
             assert (await client.delete(f"/control/sessions/{name}", headers=CONTROL)).status == 200
         await error_of(await client.delete("/control/sessions/one", headers=CONTROL), 404)
         await error_of(await client.post(CHAT, headers=AGENT, json={"messages": MESSAGES}), 401)
-        await error_of(await client.post(CHAT, headers={"Authorization": "Bearer key-two"}, json={"messages": MESSAGES}), 409)
+        await error_of(
+            await client.post(CHAT, headers={"Authorization": "Bearer key-two"}, json={"messages": MESSAGES}), 409
+        )
 
     gateway(scenario)
 
@@ -326,7 +357,9 @@ def test_sessions_do_not_share_anything(gateway):
         await client.delete("/control/sessions/one", headers=CONTROL)
         async with ClientSession() as other:  # a connection of its own
             url = client.make_url(CHAT)
-            assert (await other.post(url, headers={"Authorization": "Bearer key2"}, json={"messages": MESSAGES})).status == 200
+            assert (
+                await other.post(url, headers={"Authorization": "Bearer key2"}, json={"messages": MESSAGES})
+            ).status == 200
 
     gateway(scenario)
 

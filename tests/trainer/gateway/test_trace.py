@@ -128,7 +128,9 @@ def test_each_message_is_given_once(chatml_tokenizer, fake_generator):
             assert list(fake.calls[-1].prompt) == renderer.prompt(messages)
             messages = [*messages, body["choices"][0]["message"]]
         again = await session.complete(chat(messages))  # nothing new: another assistant turn
-        assert list(fake.calls[-1].prompt) == renderer.prompt(messages) and again["choices"][0]["message"] == messages[-1]
+        assert (
+            list(fake.calls[-1].prompt) == renderer.prompt(messages) and again["choices"][0]["message"] == messages[-1]
+        )
 
     asyncio.run(converse())
 
@@ -200,7 +202,11 @@ def test_what_counts_as_the_same_message(sent, continues):
     tree = TokenTree()
     history = History([{"role": "user", "content": "go"}], None)
     turn = tree.add(
-        None, [1], Completion((2,), (-0.1,), "stop", 0), history, {"role": "assistant", "content": "a", "reasoning_content": "r"}
+        None,
+        [1],
+        Completion((2,), (-0.1,), "stop", 0),
+        history,
+        {"role": "assistant", "content": "a", "reasoning_content": "r"},
     )
     messages = [*history.messages, {"role": "assistant", **sent}, {"role": "user", "content": "more"}]
     assert tree.find(History(messages, None)) is (turn if continues else None)

@@ -7,7 +7,9 @@ from trainer.records import Segment, Trace
 from trainer.rollouts.manager import ClientSettings, RolloutManager
 
 TRACE = Trace((Segment(-1, False, (1, 2)), Segment(0, True, (3, 4), (-0.1, -0.2), 0, "stop")), n_calls=1)
-REWARDING = """printf '{"reward": %s, "metadata": {"exit_status": "Submitted", "n_calls": 1}}' VALUE >$RELAX_OUTPUT_JSON"""
+REWARDING = (
+    """printf '{"reward": %s, "metadata": {"exit_status": "Submitted", "n_calls": 1}}' VALUE >$RELAX_OUTPUT_JSON"""
+)
 
 
 class FakeGateway:
@@ -42,7 +44,12 @@ def make_manager(gateway, tmp_path):
     def make(command: str, watch=lambda: None, env=None, interrupts=None, **settings) -> RolloutManager:
         settings = {"timeout_s": 60, "kill_after_s": 5, "max_clients": 100, "max_tries": 3} | settings
         env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})}  # HOME: nobody's profile in a test
-        return RolloutManager(ClientSettings(command, "http://gateway", tmp_path / "sessions", env, **settings), gateway, interrupts or Interrupts(), watch)
+        return RolloutManager(
+            ClientSettings(command, "http://gateway", tmp_path / "sessions", env, **settings),
+            gateway,
+            interrupts or Interrupts(),
+            watch,
+        )
 
     return make
 

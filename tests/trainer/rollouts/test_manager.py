@@ -12,7 +12,14 @@ from trainer.engines.base import Sampling
 from trainer.interrupts import Interrupted
 
 
-def run(manager, groups=("a", "b"), size=2, mode="train", on_progress=lambda progress: None, on_finished=lambda finished: None):
+def run(
+    manager,
+    groups=("a", "b"),
+    size=2,
+    mode="train",
+    on_progress=lambda progress: None,
+    on_finished=lambda finished: None,
+):
     return manager.run(groups, size, mode, Sampling(), on_progress, on_finished)
 
 
@@ -27,7 +34,9 @@ def test_every_group_comes_home_whole_and_in_order(make_manager, gateway, reward
 def test_sessions_start_in_order_and_never_more_than_allowed(make_manager, gateway, rewarding):
     most = []
     rollouts = run(
-        make_manager(rewarding(1), max_clients=2), groups=("a", "b", "c"), on_finished=lambda finished: most.append(len(gateway.open_now) + 1)
+        make_manager(rewarding(1), max_clients=2),
+        groups=("a", "b", "c"),
+        on_finished=lambda finished: most.append(len(gateway.open_now) + 1),
     )
     assert [session_id.split(".")[0] for session_id in gateway.opened] == ["a", "a", "b", "b", "c", "c"]
     assert len(rollouts.samples) == 6 and max(most) <= 2
@@ -54,13 +63,20 @@ def test_an_overdue_client_is_ended_and_counts_as_a_failure(make_manager, gatewa
 
 
 def test_an_overdue_client_that_ignores_sigterm_is_killed(make_manager):
-    rollouts = run(make_manager("trap '' TERM; while :; do sleep 1; done", timeout_s=0.3, kill_after_s=0.2, max_tries=1), groups=("a",), size=1)
+    rollouts = run(
+        make_manager("trap '' TERM; while :; do sleep 1; done", timeout_s=0.3, kill_after_s=0.2, max_tries=1),
+        groups=("a",),
+        size=1,
+    )
     assert [finished.exit.exit_code for finished in rollouts.attempts] == [-signal.SIGKILL]
 
 
 def test_progress_tells_queued_from_running(make_manager, gateway, rewarding):
     seen = []
-    gateway.status = lambda: {gateway.opened[0]: {"n_calls": 0, "in_flight": 1}, gateway.opened[1]: {"n_calls": 0, "in_flight": 0}}
+    gateway.status = lambda: {
+        gateway.opened[0]: {"n_calls": 0, "in_flight": 1},
+        gateway.opened[1]: {"n_calls": 0, "in_flight": 0},
+    }
     run(make_manager("sleep 0.3; " + rewarding(1), max_clients=2), on_progress=seen.append)
     assert (seen[0].queued, seen[0].running, seen[0].done, seen[0].total) == (3, 1, 0, 4)
     assert (seen[-1].queued, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4

@@ -14,7 +14,13 @@ from trainer.rollouts.process import ClientProcess, Session
 @pytest.fixture
 def start(tmp_path, word, left_alive):
     def start(command: str) -> ClientProcess:
-        return ClientProcess(Session("group.1", "group", "train"), command, "http://gateway", tmp_path, {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": word})
+        return ClientProcess(
+            Session("group.1", "group", "train"),
+            command,
+            "http://gateway",
+            tmp_path,
+            {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": word},
+        )
 
     return start
 

@@ -1,0 +1,1 @@
+"""The datasets that rows can come from, one class each."""

@@ -1,0 +1,69 @@
+"""Rows that bring a script of their own: `instance_id, problem_statement, eval_script`, and an image if they like.
+
+Invariant: without a parser's name the script's exit code is the outcome, of one test called `eval_script`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent_server.grading.datasets.base import Dataset, Ran, believed, ids_of, text
+from agent_server.grading.datasets.swebench import parsed, parsers
+from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
+from agent_server.tasks.task import Task
+
+WHOLE = "eval_script"
+OURS = {  # the runner's own report, or what it printed where its script kept the report from us
+    "pytest": lambda ran: ran.report if ran.report is not None else parse_pytest_summary(ran.log),
+    "unittest": lambda ran: ran.unittest or parse_unittest(ran.log),
+}
+PYTEST = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test)(?:[\s;&|)]|$)", re.MULTILINE)
+OWN_REPORT = re.compile(
+    r"junit|PYTEST_ADDOPTS|\benv -i\b|\btox\b|\bnox\b|\bpip3? install\b.*pytest"
+)  # ours may not be written then
+
+
+class EvalScript(Dataset):
+    name = "eval_script"
+    columns = frozenset({"instance_id", "problem_statement", "eval_script"})
+    wanted = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
+    texts = ("problem_statement", "eval_script")
+    kept = ("eval_script", "log_parser", "base_commit", "repo", "version")
+
+    def fault(self, row: Mapping[str, Any]) -> str:
+        if not row.get("eval_script"):
+            return "its eval_script is empty"
+        if not self.image(row):
+            return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
+        if not (parser := text(row.get("log_parser"))):
+            return ""
+        if parser not in OURS and parser not in parsers():
+            return f"log_parser is {' or '.join(OURS)} or one of swebench's, not {parser!r}"
+        return "" if ids_of(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
+
+    def image(self, row: Mapping[str, Any]) -> str:
+        return text(row.get("image")) or text(row.get("image_name")) or text(row.get("docker_image"))
+
+    def task(self, row: Mapping[str, Any]) -> Task:
+        task = super().task(row)
+        if task.row["log_parser"]:
+            return task
+        return Task(task.task_id, self.name, task.image_name, task.problem_statement, (WHOLE,), (), task.row)
+
+    def test_files(self, task: Task) -> tuple[str, ...]:
+        """Also all folders of tests at the top: a script may well run them without a name."""
+        return (*super().test_files(task), "tests", "test")
+
+    def script(self, task: Task) -> str:
+        return task.row["eval_script"]
+
+    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+        """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before it has run a test; what
+        it does not get to write then is its report."""
+        if not (parser := task.row["log_parser"]):
+            script = task.row["eval_script"]
+            broke_off = ran.report is None and PYTEST.search(script) and not OWN_REPORT.search(script)
+            return {WHOLE: "PASSED" if ran.returncode == 0 and not broke_off else "FAILED"}
+        if parser in OURS:
+            return OURS[parser](ran)
+        return believed(parsed(parser, ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)

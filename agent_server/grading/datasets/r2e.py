@@ -1,0 +1,129 @@
+"""R2E-Gym rows: an image with the repository before the commit, its tests beside it, and what each of them should do.
+
+Invariant: R2E-Gym's own rule. The tests that ran are exactly those expected, and each did what is expected of it, be it to fail.
+"""
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agent_server.grading.datasets.base import FIX, REPOSITORY, Dataset, Ran, must, text
+from agent_server.grading.outcomes import note
+from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.task import Task
+
+TESTS, SCRIPT = "r2e_tests", "run_tests.sh"
+PLACES = tuple(
+    f"{folder}{name}" for folder in ("", "/", "/root/") for name in (TESTS, SCRIPT)
+)  # where images have them
+# What images hold besides, of the commit and of its tests; grading has it from the row.
+TELLING = (
+    "parsed_commit.json",
+    "modified_files.json",
+    "modified_entities.json",
+    "syn_issue.json",
+    "expected_test_output.json",
+    "execution_result.json",
+)
+
+
+class R2E(Dataset):
+    name = "r2e"
+    columns = frozenset({"docker_image", "problem_statement", "expected_output_json"})
+    wanted = ("docker_image", "commit_hash", "instance_id", "expected_output_json")
+    texts = ("problem_statement",)
+    kept = ("expected_output_json", "commit_hash")
+
+    def fault(self, row: Mapping[str, Any]) -> str:
+        if not self.image(row):
+            return "its docker_image is empty"
+        if not self.task_id(row):
+            return "it has neither an instance_id nor a commit_hash"
+        try:
+            expected = json.loads(text(row.get("expected_output_json")) or "{}")
+        except ValueError:
+            return "its expected_output_json is not JSON"
+        return (
+            ""
+            if isinstance(expected, dict) and "PASSED" in expected.values()
+            else "its expected_output_json has no test that should pass"
+        )
+
+    def task_id(self, row: Mapping[str, Any]) -> str:
+        return text(row.get("instance_id")) or self.image(row)  # the image's tag is the commit
+
+    def image(self, row: Mapping[str, Any]) -> str:
+        return text(row.get("docker_image"))
+
+    def task(self, row: Mapping[str, Any]) -> Task:
+        expected = _shortened(json.loads(text(row.get("expected_output_json"))))
+        passing = tuple(name for name, outcome in expected.items() if outcome == "PASSED")
+        fields = super().task(row)
+        return Task(fields.task_id, self.name, fields.image_name, fields.problem_statement, passing, (), fields.row)
+
+    def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
+        """The commit's own change of files that are no tests."""
+        diffs = json.loads(text(row.get("parsed_commit_content")) or "{}").get("file_diffs", [])
+        patch = "".join(_as_diff(diff) for diff in diffs if not _is_test(diff["header"]["file"]["path"]))
+        sandbox.write_file(FIX, patch)
+        must(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+
+    def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        """Also where grading runs: code under test can read as well."""
+        files = " ".join((*TELLING, *(f"{folder}{name}" for folder in ("/", "/root/") for name in TELLING)))
+        must(
+            sandbox,
+            task,
+            f"git rm -q --cached --ignore-unmatch -- {' '.join(TELLING)}; rm -rf -- {files}",
+            cwd=REPOSITORY,
+        )
+
+    def hidden(self, task: Task) -> tuple[str, ...]:
+        return PLACES
+
+    def test_files(self, task: Task) -> tuple[str, ...]:
+        return ()  # all hidden
+
+    def script(self, task: Task) -> str:
+        """R2E-Gym's, which runs `pytest -rA r2e_tests` in the repository, from wherever the image has the two."""
+        tests = f"[ -e {TESTS} ] || for folder in / /root/; do [ -e ${{folder}}{TESTS} ] && ln -s ${{folder}}{TESTS} {TESTS} && break; done"
+        return f"{tests}\nfor folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done; echo 'no {SCRIPT}, so no pytest'; exit 127"
+
+    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+        """Of tests that share a name in R2E-Gym's words, the worst outcome: passes come first in the summary that it reads."""
+        found: dict[str, str] = {}
+        for test, outcome in (ran.report or {}).items():
+            note(found, _as_r2e(test).split(" - ")[0], outcome)
+        return _shortened(found)
+
+    def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
+        return dict(outcomes) == _shortened(json.loads(task.row["expected_output_json"]))
+
+
+def _as_r2e(test: str) -> str:
+    """`r2e_tests/test_1.py::TestX::test_y` is `TestX.test_y` in R2E-Gym's words."""
+    return ".".join(test.split("::")[1:])
+
+
+def _shortened(outcomes: Mapping[str, str]) -> dict[str, str]:
+    """Without what pytest adds to an id after ` - `, and without nameless entries, as R2E-Gym compares them."""
+    return {short: outcome for name, outcome in sorted(outcomes.items()) if (short := name.split(" - ")[0])}
+
+
+def _is_test(path: str) -> bool:
+    return any(
+        part in ("test", "tests") or part.startswith("test_") or part.endswith("_test.py") for part in path.split("/")
+    )
+
+
+def _as_diff(diff: Mapping[str, Any]) -> str:
+    """One file of `parsed_commit_content` as a unified diff."""
+    path, old, new = (
+        diff["header"]["file"]["path"],
+        diff.get("old_file_content") or "",
+        diff.get("new_file_content") or "",
+    )
+    sides = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), *sides)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -1,0 +1,96 @@
+"""SWE-smith rows: a patch a row that puts a bug into the image's repository.
+
+Rows may bring a test command of their own (`test_cmd`); for the others the official package's profile of the repository has it.
+Invariant: the agent sees the repository with the bug and without the tests that show it, and none of it in its history.
+"""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, Ran, ids_of, must, runs_pytest, text
+from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.task import Task
+
+BUG = "/tmp/.bug.patch"
+# Names that swesmith 0.0.9 imports and swebench 5 no longer has. Its profiles and parsers do without them.
+GONE = {"DOCKER_USER": "root", "DOCKER_WORKDIR": "/testbed", "KEY_INSTANCE_ID": "instance_id"}
+
+
+class SweSmith(Dataset):
+    name = "swesmith"
+    columns = frozenset({"instance_id", "image_name", "patch", "FAIL_TO_PASS", "PASS_TO_PASS"})
+    wanted = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd", "repo")
+    texts = ("problem_statement", "patch")
+    kept = ("test_cmd", "patch", "repo")
+
+    def recognises(self, row: Mapping[str, Any]) -> bool:
+        return super().recognises(row) and not row.get("base_commit")
+
+    def fault(self, row: Mapping[str, Any]) -> str:
+        if not self.image(row):
+            return "it names no image"
+        if not ids_of(row.get("FAIL_TO_PASS")):
+            return "its FAIL_TO_PASS is empty"
+        if not row.get("patch"):
+            return "its patch, which makes the bug, is empty"
+        if not text(row.get("test_cmd")) and _profile_name(row) not in _registry().data:
+            return f"it has no test_cmd, and swesmith has no profile of {_profile_name(row)!r}"
+        return ""
+
+    def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
+        """Undo the bug."""
+        sandbox.write_file(BUG, task.row["patch"])
+        must(sandbox, task, f"git apply -R {BUG} && rm {BUG}", cwd=REPOSITORY)
+
+    def preload(self, task: Task) -> None:
+        if not task.row["test_cmd"]:
+            _registry()
+
+    def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        sandbox.write_file(BUG, task.row["patch"])
+        must(sandbox, task, f"git apply {BUG} && rm {BUG}", cwd=REPOSITORY)
+
+    def hidden(self, task: Task) -> tuple[str, ...]:
+        """The files of the failing tests, as SWE-smith's own branches leave them out."""
+        return tuple(sorted({test.split("::")[0] for test in task.fail_to_pass if "::" in test}))
+
+    def script(self, task: Task) -> str:
+        if task.row["test_cmd"]:
+            return task.row["test_cmd"]
+        files = " ".join(map(shlex.quote, self.test_files(task)))
+        return f"{_registry().get(_profile_name(_as_row(task))).test_cmd} {files}"
+
+    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+        if ran.report is None and not runs_pytest(self.script(task)) and not task.row["test_cmd"]:
+            return _registry().get(_profile_name(_as_row(task))).log_parser(ran.log)
+        return super().outcomes(task, ran)
+
+
+def _profile_name(row: Mapping[str, Any]) -> str:
+    """swesmith's key of a row's repository: `OWNER__NAME.COMMIT`, in `repo` after the organisation, or in the id."""
+    return text(row.get("repo")) or text(row.get("instance_id")).rsplit(".", 1)[0]
+
+
+def _as_row(task: Task) -> dict[str, str]:
+    return {"repo": task.row["repo"], "instance_id": task.task_id}
+
+
+@cache
+def _registry() -> Any:
+    """swesmith's profiles by repository. The two packages' newest releases do not fit each other, hence GONE and the module."""
+    import swebench.harness.constants as constants
+
+    for name, value in GONE.items():
+        if not hasattr(constants, name):
+            setattr(constants, name, value)
+    dockerfiles = "swebench.harness.dockerfiles"
+    if dockerfiles not in sys.modules:
+        sys.modules[dockerfiles] = ModuleType(dockerfiles)
+        sys.modules[dockerfiles].get_dockerfile_env = None
+    from swesmith.profiles import registry
+
+    return registry

@@ -1,0 +1,1 @@
+"""Control groups (v2) of sandboxes."""

@@ -1,0 +1,1 @@
+"""Queueing: which session starts when, and who is woken by what."""

@@ -1,0 +1,1 @@
+"""Certification of rows: gold, empty and hostile submissions."""

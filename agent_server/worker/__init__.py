@@ -1,0 +1,1 @@
+"""One session from start to finish, in a process of its own."""

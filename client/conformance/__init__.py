@@ -1,0 +1,1 @@
+"""Conformance test of agent servers."""

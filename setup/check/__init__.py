@@ -1,0 +1,1 @@
+"""Check of a node against what the agent server needs."""

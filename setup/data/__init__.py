@@ -1,0 +1,1 @@
+"""Task rows from a dataset hub."""

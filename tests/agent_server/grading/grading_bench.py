@@ -1,0 +1,71 @@
+"""Grading by hand: the sandboxes of one real-format task, what an agent would submit, and its grade."""
+
+import shlex
+
+from agent_server.grading import repository
+from agent_server.grading.base import Grade, Rules, grade
+from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.limits import Limits
+from agent_server.tasks.catalog import Catalog
+from tests.agent_server.grading.sample_rows import FIXED
+
+HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
+IDENTITY = "git config --global user.name a; git config --global user.email a@b"
+SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
+LIMITS = Limits(2**30, 200, 2**28, 600.0)
+RULES = Rules(timeout_s=60.0)
+
+
+class Workshop:
+    """Sandboxes of one task, closed at the end."""
+
+    def __init__(self, images, tmp_path, row):
+        self.catalog = Catalog(row.path)
+        self.row, self.dataset, self.task = self.catalog.whole("train", row.task_id)
+        self._image, self._scratch, self._open = apptainer.image_path(images, self.task.image_name), tmp_path, []
+
+    def sandbox(self):
+        self._open.append(
+            apptainer.start(self._image, scratch=self._scratch, env={}, start_timeout_s=60, limits=LIMITS)
+        )
+        return self._open[-1]
+
+    def agents(self):
+        sandbox = self.sandbox()
+        repository.prepare(self.dataset, self.task, sandbox)
+        return sandbox
+
+    def patch(self, edit: str) -> str:
+        """What an agent that runs `edit` would submit."""
+        sandbox = self.agents()
+        result = run(sandbox, edit)
+        assert result.returncode == 0, result.output
+        return repository.collect_diff(sandbox)
+
+    def grade(self, submission: str, rules: Rules = RULES, **options) -> Grade:
+        return grade(self.dataset, self.task, submission, self.sandbox(), rules, **options)
+
+    def close(self):
+        for sandbox in self._open:
+            sandbox.close()
+
+
+def run(sandbox, command):
+    return sandbox.run(command, cwd="/testbed", timeout_s=60)
+
+
+def solves(workshop, edit="true", **options):
+    """The grade with the fix and without it, of what an agent that runs `edit` submits."""
+    return workshop.grade(workshop.patch(f"{SOLVE}; {edit}"), **options), workshop.grade(
+        workshop.patch(edit), **options
+    )
+
+
+def graded_in_place(workshop, edit, submission=None):
+    """As the worker does with grading_sandbox=same."""
+    sandbox = workshop.sandbox()
+    begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+    result = run(sandbox, edit)
+    assert result.returncode == 0, result.output
+    patch = repository.collect_diff(sandbox) if submission is None else submission
+    return grade(workshop.dataset, workshop.task, patch, sandbox, RULES, begun=begun)

@@ -1,0 +1,150 @@
+"""Sandboxes of killed workers: the next server of the same work directory ends them, and nobody else's."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_server.config import Settings
+from agent_server.sandboxes import apptainer
+from agent_server.sandboxes.leftovers import LABEL, LINK_PREFIX, OLD_LINK_S, reclaim, remove_old_links
+from agent_server.sandboxes.loop_devices import LoopSweep
+from agent_server.sandboxes.processes import descendants, kill, look_up
+from tests.agent_server.conftest import DEMO, FIX, eventually
+from tests.agent_server.test_recovery import kill_server
+
+
+def test_only_old_folders_of_links_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("old", "new", "holding"):
+        (tmp_path / f"{LINK_PREFIX}{name}").mkdir()
+        (tmp_path / f"{LINK_PREFIX}{name}" / "demo.sif").symlink_to("/nowhere.sif")
+    (tmp_path / f"{LINK_PREFIX}holding" / "file").write_text("somebody's")
+    for name in ("old", "holding"):
+        os.utime(tmp_path / f"{LINK_PREFIX}{name}", (0, time.time() - OLD_LINK_S - 60))
+    remove_old_links()
+    assert sorted(path.name.removeprefix(LINK_PREFIX) for path in tmp_path.iterdir()) == ["holding", "new"]
+    assert (tmp_path / f"{LINK_PREFIX}holding" / "file").exists() and (
+        tmp_path / f"{LINK_PREFIX}new" / "demo.sif"
+    ).is_symlink()
+
+
+def lives(pid: int) -> bool:
+    process = look_up(pid)
+    return process is not None and process.state != "Z"
+
+
+@pytest.fixture
+def start(demo_image):
+    """A factory of sandboxes, each asleep in a folder that it is labelled in."""
+    started = []
+
+    def start(scratch):
+        scratch.mkdir(parents=True)
+        sandbox = apptainer.start(demo_image, scratch=scratch, env={}, start_timeout_s=30)
+        started.append(sandbox)
+        sandbox.run("sleep 1000 & setsid sleep 1000 &", cwd="/", timeout_s=5)
+        return sandbox
+
+    yield start
+    for sandbox in started:
+        sandbox.close()
+
+
+def settings_for(folder) -> Settings:
+    return Settings(data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=folder)
+
+
+def test_only_what_is_ours_and_not_active_is_ended(tmp_path, start):
+    ours, theirs = settings_for(tmp_path / "ours"), settings_for(tmp_path / "theirs")
+    left_over, active, neighbour = (
+        start(ours.scratch_dir / "left.1"),
+        start(ours.scratch_dir / "active.2"),
+        start(theirs.scratch_dir / "left.1"),
+    )
+    (ours.scratch_dir / "empty.1").mkdir()
+    inside = [process.pid for process in descendants(left_over.pid)]
+    assert reclaim(ours, {"active.2"}) == ["empty.1", "left.1"]
+    eventually(lambda: not any(map(lives, inside)), what="all of the leftover gone")
+    assert [folder.name for folder in ours.scratch_dir.iterdir()] == ["active.2"]
+    for sandbox in (active, neighbour):
+        assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
+        assert len(descendants(sandbox.pid)) == 3  # shell, two asleep
+    assert reclaim(ours, {"active.2"}) == []
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["", "{", "[]", '{"boot": "another", "processes": [[PID, TICKS]]}', '{"boot": "BOOT", "processes": [[PID, 1]]}'],
+)
+def test_a_label_that_does_not_fit_kills_nobody(tmp_path, start, label):
+    ours = settings_for(tmp_path / "ours")
+    sandbox = start(tmp_path / "elsewhere")
+    true = json.loads((tmp_path / "elsewhere" / LABEL).read_text())
+    folder = ours.scratch_dir / "left.1"
+    folder.mkdir(parents=True)
+    pid, ticks = true["processes"][0]
+    (folder / LABEL).write_text(
+        label.replace("PID", str(pid)).replace("TICKS", str(ticks)).replace("BOOT", true["boot"])
+    )
+    assert reclaim(ours, set()) == ["left.1"]
+    assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
+
+
+def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, model, tmp_path):
+    server, neighbour = own_server(), own_server(tmp_path / "another owner")
+    active = server.create(model, [f"sleep 8\n{FIX}"], key="active through it all")
+    orphaned = server.create(model, ["sleep 1000"], key="orphaned")
+    foreign = neighbour.create(model, ["sleep 1000"], key="another owner's")
+    eventually(
+        lambda: {"active through it all", "orphaned", "another owner's"} <= set(model.requests), what="all at work"
+    )
+    time.sleep(0.3)
+    worker = server.worker(orphaned)
+    label = json.loads((server.work_dir / "scratch" / f"{orphaned}.1" / LABEL).read_text())
+    left = [pid for pid, _ in label["processes"]]
+    (watchdog,) = [pid for pid in server.session_processes(worker) if look_up(pid).parent == worker and pid not in left]
+    theirs = neighbour.session_processes(neighbour.worker(foreign))
+    kill_server(server)
+    os.kill(watchdog, signal.SIGKILL)
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(0.3)
+    assert any(map(lives, left)), "the sandbox ends with its worker: nothing to reclaim, and this test shows nothing"
+
+    again = own_server(
+        server.work_dir, **{n: v for n, v in server.environment.items() if n.startswith("AGENT_SERVER_")}
+    )
+    eventually(lambda: not any(map(lives, left)), what="the orphaned sandbox gone")
+    eventually(lambda: not list((server.work_dir / "scratch").glob(f"{orphaned}*")), what="its scratch folder gone")
+    assert again.client.get(orphaned).error["code"] == "worker_lost"
+    assert again.client.wait(active, timeout_s=30).reward == 1.0
+    assert theirs and all(map(lives, theirs))
+    neighbour.client.cancel(foreign)
+    assert neighbour.client.wait(foreign, timeout_s=10).status == "cancelled"
+    for pid in filter(lives, left):  # only where this test fails
+        kill(pid)
+
+
+def test_a_loop_device_of_a_killed_start_is_let_go_and_no_other(tmp_path):
+    """As a start leaves it that was killed between attaching and configuring; beside it a neighbour's, and one that is configured."""
+    ours, theirs = tmp_path / "images", tmp_path / "other"
+    attached = {}
+    for name, folder, options in (("left", ours, []), ("theirs", theirs, []), ("in use", ours, ["--offset", "4096"])):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.sif").write_bytes(b"\0" * 65536)
+        losetup = ["losetup", "--find", "--show", "--read-only", *options, str(folder / f"{name}.sif")]
+        attached[name] = Path(subprocess.run(losetup, check=True, capture_output=True, text=True).stdout.strip()).name
+    try:
+        loops = LoopSweep(ours)
+        assert loops.sweep() == [], "it may be a start under way"
+        assert loops.sweep() == [attached["left"]] and loops.sweep() == []
+        still = {name for name, device in attached.items() if Path(f"/sys/block/{device}/loop/backing_file").exists()}
+        assert still == {"theirs", "in use"}
+    finally:
+        for name in ("theirs", "in use"):
+            subprocess.run(["losetup", "--detach", f"/dev/{attached[name]}"], check=True)

@@ -1,0 +1,221 @@
+"""Rows of every known kind are recognised, read lazily, and refused with their reason where they cannot be graded."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets.base import Dataset, ids_of
+from agent_server.grading.datasets.swebench import eval_script, paths_in
+from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.rows import open_rows
+from client.errors import ConfigError
+from tests.agent_server.conftest import DEMO, ROOT
+
+SMITH = {
+    "instance_id": "x",
+    "image_name": "i:1",
+    "problem_statement": "p",
+    "patch": "d",
+    "FAIL_TO_PASS": ["a.py::b"],
+    "PASS_TO_PASS": [],
+    "test_cmd": "pytest",
+}
+BENCH = {"instance_id": "astropy__astropy-1", "repo": "astropy/astropy", "version": "5.0", "base_commit": "c0ffee", "patch": "d", "problem_statement": "p",
+         "test_patch": "diff --git a/t/test_a.py b/t/test_a.py\n", "FAIL_TO_PASS": '["t/test_a.py::b[x]"]', "PASS_TO_PASS": "[]", "hints_text": math.nan}  # fmt: skip
+GYM = BENCH | {"instance_id": "getmoto__moto-1", "repo": "getmoto/moto"}
+R2E = {
+    "docker_image": "n/a:1",
+    "problem_statement": "p",
+    "expected_output_json": '{"test_a": "PASSED", "T.test_b[x - y]": "FAILED"}',
+    "commit_hash": "1",
+    "repo_name": "a",
+}
+SCRIPT = {"instance_id": "s", "problem_statement": "p", "eval_script": "true", "image": "own:1"}
+
+
+def catalog(tmp_path, *rows: dict, **options) -> Catalog:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Catalog(path, **options)
+
+
+@pytest.mark.parametrize(
+    "row, kind, image",
+    [
+        (SMITH, "swesmith", "i:1"),
+        (BENCH, "swebench", "swebench/sweb.eval.x86_64.astropy_1776_astropy-1:latest"),
+        (
+            BENCH
+            | {"image": "mine:2", "eval_script": "x", "log_parser": "parse_log_pytest", "eval_type": "pass_and_fail"},
+            "swebench",
+            "mine:2",
+        ),
+        (GYM, "swebench", "xingyaoww/sweb.eval.x86_64.getmoto_s_moto-1:latest"),
+        (R2E, "r2e", "n/a:1"),
+        (SCRIPT, "eval_script", "own:1"),
+    ],
+)
+def test_kinds_are_recognised_by_their_columns(tmp_path, row, kind, image):
+    found = catalog(tmp_path, row)
+    (task_id,) = found.ids("train")
+    task = found.get("train", task_id)
+    assert (task.dataset, task.image_name, found.image_names(), task.problem_statement) == (kind, image, {image}, "p")
+    json.dumps(task.as_dict())
+
+
+@pytest.mark.parametrize("value", [["a::b", "c::d"], '["a::b", "c::d"]'])
+def test_lists_of_tests_come_as_list_or_text(value):
+    assert ids_of(value) == ("a::b", "c::d")
+
+
+@pytest.mark.parametrize("value", [None, math.nan, "", "[]", []])
+def test_nothing_comes_in_many_spellings(tmp_path, value):
+    assert ids_of(value) == ()
+    assert catalog(tmp_path, SMITH | {"PASS_TO_PASS": value}).get("train", "x").pass_to_pass == ()
+    with pytest.raises(ConfigError, match="row 'x': its FAIL_TO_PASS is empty"):
+        catalog(tmp_path, SMITH | {"FAIL_TO_PASS": value})
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        ([SMITH, SMITH], "row 'x': its id stands twice"),
+        ([SMITH | {"image_name": None}], "it names no image"),
+        ([SMITH | {"patch": ""}], "its patch, which makes the bug, is empty"),
+        ([SMITH | {"test_cmd": None}], "it has no test_cmd, and swesmith has no profile of 'x'"),
+        ([SMITH | {"problem_statement": ""}], "its problem_statement is empty"),
+        ([SMITH | {"instance_id": ""}], "row 0: it has no instance_id"),
+        ([SMITH | {"FAIL_TO_PASS": "not json"}], "row 'x': Expecting value"),
+        ([BENCH | {"log_parser": "parse_nothing"}], "swebench has no log_parser 'parse_nothing'"),
+        ([BENCH | {"test_patch": ""}], "it has neither an eval_script nor a test_patch"),
+        ([R2E | {"expected_output_json": "{"}], "its expected_output_json is not JSON"),
+        ([R2E | {"expected_output_json": '{"a": "FAILED"}'}], "has no test that should pass"),
+        ([SCRIPT | {"image": None}], "AGENT_SERVER_DEFAULT_IMAGE is not set"),
+        ([SCRIPT | {"log_parser": "parse_log_pytest"}], "it has a log_parser and no FAIL_TO_PASS"),
+        (
+            [SCRIPT | {"log_parser": "mine", "FAIL_TO_PASS": ["a"]}],
+            "log_parser is pytest or unittest or one of swebench's, not 'mine'",
+        ),
+        ([{"instance_id": "x", "question": "y"}], "is of no known kind: r2e lacks"),
+        ([], "has no rows"),
+    ],
+)
+def test_a_row_that_cannot_be_graded_is_refused_with_its_reason(tmp_path, rows, said):
+    with pytest.raises(ConfigError) as refused:
+        catalog(tmp_path, *rows)
+    assert said in str(refused.value)
+
+
+def test_many_faults_are_counted_and_some_are_shown(tmp_path):
+    with pytest.raises(ConfigError, match=r"(?s)30 rows cannot be graded.*and 20 more"):
+        catalog(tmp_path, *(SMITH | {"instance_id": f"x{n}", "test_cmd": ""} for n in range(30)))
+
+
+def test_what_is_excluded_is_not_there(tmp_path):
+    report = tmp_path / "golden.json"
+    report.write_text(json.dumps({"excluded": ["x"]}))
+    found = catalog(tmp_path, SMITH, SMITH | {"instance_id": "y"}, exclude=report)
+    assert found.ids("train") == ["y"] and found.get("train", "y").task_id == "y"
+    report.write_text("{}")
+    with pytest.raises(ConfigError, match="is no report of `python -m agent_server golden`"):
+        catalog(tmp_path, SMITH, exclude=report)
+
+
+def test_rows_without_an_image_take_the_default(tmp_path):
+    found = catalog(tmp_path, SCRIPT | {"image": None}, default_image="base:1")
+    assert found.get("train", "s").image_name == "base:1" and found.image_names() == {"base:1"}
+
+
+class Own(Dataset):
+    columns = frozenset({"question"})
+    wanted = ("instance_id", "question")
+    texts = ()
+
+    def fault(self, row):
+        return ""
+
+    def image(self, row):
+        return "own"
+
+
+def test_a_class_of_ones_own_is_one_line_of_configuration(tmp_path):
+    found = catalog(tmp_path, {"instance_id": "q", "question": "y"}, dataset=f"{__name__}:Own")
+    assert (
+        found.get("train", "q").dataset == f"{__name__}:Own" and plug.load(f"{__name__}:Own").name == f"{__name__}:Own"
+    )
+    for name, said in [
+        ("nothing", "one of r2e, swebench"),
+        ("no.module:X", "cannot be imported"),
+        ("json:loads", "is no subclass of"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            plug.load(name)
+
+
+def test_parquet_and_jsonl_say_the_same(tmp_path):
+    rows = [
+        SMITH | {"instance_id": f"x{n}", "problem_statement": "p" * n or "q", "FAIL_TO_PASS": ["a.py::b"] * (n + 1)}
+        for n in range(300)
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet", row_group_size=70)
+    one, other = Catalog(tmp_path / "rows.parquet"), catalog(tmp_path, *rows)
+    assert one.ids("train") == other.ids("train") and [one.get("train", f"x{n}") for n in (0, 69, 70, 299)] == [
+        other.get("train", f"x{n}") for n in (0, 69, 70, 299)
+    ]
+    assert sum(1 for _ in open_rows(tmp_path / "rows.parquet").glances(("instance_id",), ("patch",))) == 300
+
+
+def test_an_old_row_gets_the_script_of_its_time():
+    script = eval_script(
+        BENCH | {"test_patch": "diff --git a/t/a.json b/t/a.json\n@@\ndiff --git a/t/test_a.py b/t/test_a.py\n@@\n"}
+    )
+    assert "git checkout c0ffee -- t/a.json t/test_a.py" in script
+    assert "\npytest -rA -vv -o console_output_style=classic --tb=no t/test_a.py\n: '>>>>> End" in script
+    django = eval_script(
+        BENCH
+        | {"repo": "django/django", "test_patch": "diff --git a/tests/dbshell/test_x.py b/tests/dbshell/test_x.py\n"}
+    )
+    assert "--parallel 1 dbshell.test_x\n" in django
+    assert paths_in("diff --git a/x b/y/z.py\n--- a/x\n") == ("y/z.py",)
+
+
+def test_fifty_thousand_rows_cost_little_memory(tmp_path):
+    """At most 300 MB, the imports included."""
+    rows = [
+        SMITH
+        | {
+            "instance_id": f"x{n}",
+            "problem_statement": f"{n} " * 800,
+            "patch": f"d{n} " * 800,
+            "PASS_TO_PASS": [f"a.py::{n}_{k}" for k in range(5)],
+        }
+        for n in range(500)
+    ]
+    writer = None
+    for part in range(100):
+        table = pa.Table.from_pylist([row | {"instance_id": f"{part} {row['instance_id']}"} for row in rows])
+        writer = writer or parquet.ParquetWriter(tmp_path / "rows.parquet", table.schema, use_dictionary=False)
+        writer.write_table(table)
+    writer.close()
+    script = (
+        "import sys; from pathlib import Path; from agent_server.tasks.catalog import Catalog\n"
+        "found = Catalog(Path(sys.argv[1])); ids = found.ids('train')\n"
+        "[found.get('train', ids[n]) for n in (0, 25_000, 49_999)]\n"
+        "print(len(ids), open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"  # ru_maxrss would count the parent too
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "rows.parquet"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    n, kilobytes = map(int, ran.stdout.split())
+    assert n == 50_000 and kilobytes < 300_000
+
+
+def test_the_demo_rows_are_of_a_known_kind():
+    demo = Catalog(DEMO / "tasks")
+    assert {demo.get(mode, demo.ids(mode)[0]).dataset for mode in ("train", "eval")} == {"swesmith"}

@@ -1,0 +1,222 @@
+"""A real registry on loopback with images of our own making, and a proxy before it that counts, delays and refuses.
+
+Images are a base of BASE_BYTES that no compression shrinks, with bash from this machine, and a small layer on top of it each.
+"""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+BASE_BYTES, TOP_BYTES = 6_000_000, 50_000
+USER, PASSWORD = "reader", "open sesame"
+HTPASSWD = f"{USER}:$2b$05$Zp2RPeRdtFELwk3czG8WaugIQQEQtE1rlTHKu8uQjsnasWYcId1OS"  # bcrypt of PASSWORD
+CHUNK = 65536
+
+
+def make_images(folder: Path, tops: list[str]) -> Path:
+    """An OCI layout with `base` and, for each of `tops`, an image of that tag that has the base's layer and one of its own."""
+    root, layout = folder / "root", folder / "layout"
+    for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp", "root", "testbed"):
+        (root / name).mkdir(parents=True)
+    for program in ("busybox", "bash"):
+        real = shutil.which(program)
+        shutil.copy(real, root / "bin" / program)
+        libraries = subprocess.run(["ldd", real], capture_output=True, text=True).stdout
+        for library in re.findall(r"/[^ )]+", libraries):
+            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, root / library[1:])
+    for applet in ("sh", "env", "true"):
+        (root / "bin" / applet).symlink_to("busybox")
+    (root / "base").write_bytes(os.urandom(BASE_BYTES))
+    _quietly("umoci", "init", "--layout", str(layout))
+    _quietly("umoci", "new", "--image", f"{layout}:base")
+    _quietly("umoci", "insert", "--image", f"{layout}:base", str(root), "/")
+    for tag in tops:
+        (top := folder / f"top-{tag}").write_bytes(os.urandom(TOP_BYTES))
+        _quietly("umoci", "insert", "--image", f"{layout}:base", "--tag", tag, str(top), "/top")
+    return layout
+
+
+def base_layer_bytes(layout: Path) -> int:
+    """Compressed, as it goes over the wire."""
+    return max(blob.stat().st_size for blob in (layout / "blobs/sha256").iterdir())
+
+
+def digest_of(layout: Path, tag: str) -> str:
+    manifests = json.loads((layout / "index.json").read_text())["manifests"]
+    return next(
+        entry["digest"] for entry in manifests if entry["annotations"]["org.opencontainers.image.ref.name"] == tag
+    )
+
+
+class Registry:
+    """Debian's docker-registry. `address` is HOST:PORT."""
+
+    def __init__(self, folder: Path, *, password: bool = False):
+        folder.mkdir()
+        self._folder, self.address = folder, f"127.0.0.1:{_free_port()}"
+        auth = ""
+        if password:
+            (folder / "htpasswd").write_text(HTPASSWD + "\n")
+            auth = f"auth: {{htpasswd: {{realm: ours, path: {folder}/htpasswd}}}}\n"
+        (folder / "config.yml").write_text(
+            "version: 0.1\n"
+            "log: {accesslog: {disabled: true}, level: warn}\n"
+            f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+            f"http: {{addr: {self.address}}}\n{auth}"
+        )
+        self._credentials = ["--dest-creds", f"{USER}:{PASSWORD}"] if password else []
+
+    def __enter__(self) -> "Registry":
+        with (self._folder / "log").open("w") as log:
+            self._process = subprocess.Popen(
+                ["docker-registry", "serve", str(self._folder / "config.yml")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        host, _, port = self.address.partition(":")
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                return self
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError((self._folder / "log").read_text()) from None
+                time.sleep(0.02)
+
+    def __exit__(self, *_) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def push_index(self, repository: str, tag: str, digests: dict[str, str]) -> None:
+        """An image of several architectures: architecture -> digest of what `push` has brought."""
+        kind = "application/vnd.oci.image.%s.v1+json"
+        entries = [
+            {
+                "mediaType": kind % "manifest",
+                "digest": digest,
+                "size": self._size(repository, digest),
+                "platform": {"os": "linux", "architecture": architecture},
+            }
+            for architecture, digest in digests.items()
+        ]
+        body = json.dumps({"schemaVersion": 2, "mediaType": kind % "index", "manifests": entries})
+        self._ask("PUT", f"/v2/{repository}/manifests/{tag}", body, {"Content-Type": kind % "index"})
+
+    def _size(self, repository: str, digest: str) -> int:
+        return len(
+            self._ask(
+                "GET",
+                f"/v2/{repository}/manifests/{digest}",
+                None,
+                {"Accept": "application/vnd.oci.image.manifest.v1+json"},
+            )
+        )
+
+    def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> bytes:
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status < 300, content
+        return content
+
+    def push(self, layout: Path, tag: str, name: str) -> None:
+        _quietly(
+            "skopeo",
+            "copy",
+            "--quiet",
+            "--dest-tls-verify=false",
+            *self._credentials,
+            f"oci:{layout}:{tag}",
+            f"docker://{self.address}/{name}",
+        )
+
+
+class Wire:
+    """A proxy before a registry. `bytes_of_blobs` counts what went through; `before(path)` may wait, or give a status to answer with."""
+
+    def __init__(self, upstream: str):
+        self.bytes_of_blobs, self.requests = 0, []
+        self.before: Callable[[str], int | None] = lambda path: None
+        wire, lock = self, threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                with lock:
+                    wire.requests.append(self.path)
+                if status := wire.before(self.path):
+                    self.send_response(status)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                there = http.client.HTTPConnection(upstream, timeout=60)
+                there.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():  # a name may stand several times
+                    there.putheader(name, value)
+                there.endheaders()
+                answer = there.getresponse()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    self.send_header(name, value)
+                self.end_headers()
+                while self.command == "GET" and (chunk := answer.read(CHUNK)):
+                    if "/blobs/" in self.path:
+                        with lock:
+                            wire.bytes_of_blobs += len(chunk)
+                    self.wfile.write(chunk)
+                there.close()
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_) -> None:
+                """The tests look at what was counted."""
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except OSError:  # the one who asked was killed
+                    self.close_connection = True
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+
+@contextmanager
+def wire_to(registry: Registry) -> Iterator[Wire]:
+    wire = Wire(registry.address)
+    thread = threading.Thread(target=wire._server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield wire
+    finally:
+        wire._server.shutdown()
+        wire._server.server_close()
+        thread.join()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _quietly(*command: str) -> None:
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,201 @@
+"""Configurations: every problem named, at once, with the nearest valid key; the shipped files are valid."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.errors import ConfigError, SetupError
+from trainer.config.checks import missing_here, require_here
+from trainer.config.file import load, to_toml
+from trainer.config.schema import keys
+
+RUNS = Path(__file__).parents[3] / "scripts" / "runs"
+QUICKSTART = RUNS / "quickstart.toml"
+
+
+def problems(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(QUICKSTART, list(overrides))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda file: file.name)
+def test_shipped_files_are_valid(file):
+    assert load(file, [])
+
+
+def test_overrides_are_read_as_toml_and_fall_back_to_text():
+    config = load(
+        QUICKSTART,
+        [
+            "train.steps=2",
+            "run.name=2026",
+            "actor.learning_rate=1e-4",
+            'engine.args=["--a", "b"]',
+            "engine.cpu_threads=0-3",
+        ],
+    )
+    assert (config.train.steps, config.run.name, config.actor.learning_rate) == (2, "2026", 1e-4)
+    assert (config.engine.args, config.engine.cpu_threads) == (["--a", "b"], "0-3")
+
+
+def test_an_override_reaches_into_tables():
+    assert load(QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"]).gateway.chat_template_kwargs == {
+        "enable_thinking": False
+    }
+
+
+@pytest.mark.parametrize(
+    "override, named",
+    [
+        ("rollout.group_sise=4", "unknown key rollout.group_sise. Did you mean rollout.group_size?"),
+        ("rolout.group_size=4", "unknown key rolout. Did you mean rollout?"),
+        ("train.steps=soon", "train.steps = 'soon'"),
+        ("rollout.group_size=1", "rollout.group_size = 1"),
+        ("actor.device=gpu", "actor.device = 'gpu'"),
+        ("run.name=../x", "run.name = '../x'"),
+        ("group_size=4", "section.key=value"),
+        ("rollout.group_size", "section.key=value"),
+        ("rollout.group_size.x=4", "group_size is a value"),
+        ("model.path=$NO_SUCH_VARIABLE/x", "$NO_SUCH_VARIABLE is not set"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(override, named):
+    assert named in problems(override)
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        (
+            ["rollout.client_timeout_s=100"],
+            "rollout.client_timeout_s (100) must be longer than agent_server.session_timeout_s",
+        ),
+        (["agent_server.session_timeout_s=300"], "agent_server.session_timeout_s (300) must hold"),
+        (["agent_server.command_timeout_s=301"], "agent_server.command_timeout_s (301)"),
+        (
+            ["agent_server.train_concurrency=3"],
+            "agent_server.train_concurrency (3) must hold a whole group: at least rollout.group_size (4)",
+        ),
+        (
+            ["agent_server.eval_concurrency=2"],
+            "agent_server.eval_concurrency (2) must hold a whole group: at least eval.samples (4)",
+        ),
+        (["rollout.max_clients=3"], "rollout.max_clients (3)"),
+        (["rollout.max_tokens=1024"], "rollout.max_tokens (1024) leaves no room"),
+        (["eval.tasks=0", "eval.every_steps=3"], "eval.every_steps (3)"),
+        (["engine.port=8200"], "engine.port and gateway.port are both 8200"),
+        (["agent_server.port=8100"], "agent_server.port and engine.port are both 8100"),
+        (["agent_server.url=http://cpu-node:8600"], "cannot reach the gateway at http://127.0.0.1:8200"),
+    ],
+)
+def test_contradictions_are_named(overrides, named):
+    assert named in problems(*overrides)
+
+
+def test_all_problems_are_named_at_once():
+    text = problems("train.steps=0", "eval.taks=3", "actor.learning_rate=-1")
+    assert all(part in text for part in ("train.steps", "eval.taks", "actor.learning_rate"))
+
+
+def test_a_missing_key_is_named_with_its_meaning(tmp_path):
+    (tmp_path / "short.toml").write_text("[train]\nsteps = 1\n")
+    with pytest.raises(ConfigError, match="model is missing"):
+        load(tmp_path / "short.toml", [])
+    (tmp_path / "short.toml").write_text("[model]\n")
+    with pytest.raises(ConfigError, match=r"model.path is missing: Hugging Face-format model"):
+        load(tmp_path / "short.toml", [])
+
+
+def test_an_agent_server_of_ones_own_needs_rows_and_images(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        "".join(
+            line + "\n" for line in QUICKSTART.read_text().splitlines() if not line.startswith(("data_path", "sif_dir"))
+        )
+    )
+    with pytest.raises(ConfigError, match="agent_server.data_path is missing"):
+        load(file, [])
+    assert load(file, ["agent_server.url=http://127.0.0.1:8600"])
+
+
+def test_a_file_that_is_not_there_or_not_toml(tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean .*quickstart.toml"):
+        load(RUNS / "quickstrat.toml", [])
+    (tmp_path / "x.toml").write_text("[run\n")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(tmp_path / "x.toml", [])
+
+
+def test_the_resolved_configuration_reads_back_equal(tmp_path):
+    config = load(
+        QUICKSTART, ['engine.args=["--a", "b \\"c\\""]', "gateway.chat_template_kwargs.enable_thinking=false"]
+    )
+    (tmp_path / "resolved.toml").write_text(to_toml(config))
+    assert load(tmp_path / "resolved.toml", []) == config
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Overrides under which nothing is missing on this machine."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 2048}')
+    (tmp_path / "tasks").mkdir()
+    return [
+        f"model.path={tmp_path}/model",
+        f"agent_server.data_path={tmp_path}/tasks",
+        f"agent_server.sif_dir={tmp_path}",
+    ]
+
+
+def test_a_missing_path_is_named_with_the_nearest(here, tmp_path):
+    assert missing_here(load(QUICKSTART, here)) == []
+    with pytest.raises(SetupError) as caught:
+        require_here(load(QUICKSTART, [*here, f"agent_server.data_path={tmp_path}/taks", "model.path=/nowhere"]))
+    assert f"agent_server.data_path ({tmp_path}/taks) does not exist. Did you mean {tmp_path}/tasks?" in str(
+        caught.value
+    )
+    assert "model.path (/nowhere) has no config.json" in str(caught.value)
+
+
+def test_a_context_beyond_the_models_positions_is_named(here):
+    assert "the model's 2048 positions" in missing_here(load(QUICKSTART, [*here, "engine.max_model_len=4096"]))[0]
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def trainer(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments], capture_output=True, text=True, cwd=RUNS.parents[1]
+    )
+
+
+def test_help_lists_every_key_with_its_meaning():
+    text = trainer("--help").stdout
+    assert all(key in text and field.description.split()[0] in text for key, field in keys())
+
+
+def test_check_accepts_a_file_for_another_machine():
+    done = trainer("check", str(QUICKSTART), "model.path=/nowhere")
+    assert (
+        done.returncode == 0 and "valid" in done.stdout and "not on this machine: model.path (/nowhere)" in done.stdout
+    )
+
+
+def test_run_refuses_with_exit_code_2_and_leaves_nothing(tmp_path):
+    for override in ("model.path=/nowhere", "model.pth=x"):
+        done = trainer("run", str(QUICKSTART), override, f"run.dir={tmp_path}/runs")
+        assert done.returncode == 2 and "model.p" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_heavy_is_imported_to_validate():
+    code = (
+        "import sys; from trainer.__main__ import main; main(['check', 'scripts/runs/quickstart.toml']); "
+        "print([name for name in ('torch', 'transformers', 'vllm', 'aiohttp', 'matplotlib', 'numpy', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=RUNS.parents[1])
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,1 @@
+"""Configuration of a run: schema, file, checks."""

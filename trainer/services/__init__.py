@@ -1,0 +1,1 @@
+"""Child servers of a run."""

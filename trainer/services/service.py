@@ -1,0 +1,142 @@
+"""The servers a run needs (engine, gateway, agent server): started, waited for, stopped with all their processes.
+
+Invariant: a service's whole process tree ends with `stop()`, and also when the trainer is killed: `trainer/services/supervisor.py`
+stands between and kills what is left. The keeper watches the *thread* that called `start()`: call it from one that lives
+as long as the service should (the main thread).
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from client.errors import ConfigError, ServerUnreachable, StackError
+
+KEEPER = Path(__file__).with_name("supervisor.py")
+POLL_S = 0.1
+LOG_LINES = 25
+LOG_BYTES = 65536
+_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception): .+")
+# Servers of a run are on this machine or its network: a proxy named in the environment must not come between.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Service:
+    """One server process and everything it starts.
+
+    `env` is its whole environment. `log` receives stdout and stderr (appended). `health` is a URL that answers 2xx, or a
+    function that answers True, when the server can be used. `stop_grace_s` is the time between SIGTERM and SIGKILL.
+    `unreachable` is the error class raised when the server does not come up: it names the boundary at fault.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        env: Mapping[str, str],
+        log: Path,
+        health: str | Callable[[], bool],
+        *,
+        stop_grace_s: float = 10.0,
+        unreachable: type[StackError] = ServerUnreachable,
+    ):
+        self.name, self.command, self.log = name, [str(part) for part in command], Path(log)
+        self._env, self._health, self._grace_s, self._unreachable = dict(env), health, stop_grace_s, unreachable
+        self._keeper: subprocess.Popen | None = None
+        self._log_start = 0
+
+    def start(self) -> None:
+        """Start the process and return at once. Raises ConfigError where the health URL's port is already taken."""
+        if self._keeper is not None:
+            raise RuntimeError(f"{self.name} was already started: stop() it first")
+        if isinstance(self._health, str):
+            url = urlsplit(self._health)
+            require_free_port(self.name, url.hostname, url.port)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), str(os.getpid()), str(self._grace_s), *self.command],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C in the terminal reaches the trainer only, which stops us in its order
+            )
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Return when healthy; otherwise raise `unreachable`, with the log's last lines, as soon as that is certain."""
+        deadline = time.monotonic() + timeout_s
+        while not self._healthy():
+            if not self.alive():
+                code = self._keeper.returncode if self._keeper else None
+                raise self._unreachable(
+                    f"{self.name} ended with exit code {code} before it was ready.{self._log_end()}"
+                )
+            if time.monotonic() >= deadline:
+                raise self._unreachable(f"{self.name} was not ready within {timeout_s:g} s.{self._log_end()}")
+            time.sleep(POLL_S)
+
+    def alive(self) -> bool:
+        """True from `start()` until the process ends."""
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def check(self) -> None:
+        """Raise `unreachable`, with the log's last lines, if the process has ended."""
+        if not self.alive():
+            raise self._unreachable(f"{self.name} is not running.{self._log_end()}")
+
+    def stop(self) -> None:
+        """End the whole process tree and wait for it; repeatable, and fine if it never started."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        if keeper.poll() is None:
+            keeper.send_signal(signal.SIGTERM)
+        keeper.wait()  # the keeper bounds this: it kills after the grace time
+
+    def _healthy(self) -> bool:
+        if not self.alive():
+            return False
+        if not isinstance(self._health, str):
+            return self._health()
+        try:
+            with _direct.open(self._health, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _log_end(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, self.log.stat().st_size - LOG_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        text = "\n".join([f" The last lines of {self.log}:", *(f"    {line}" for line in lines[-LOG_LINES:])])
+        # A server of many processes reports the cause first and its consequences after.
+        causes = list(dict.fromkeys(found[0] for line in lines[:-LOG_LINES] if (found := _EXCEPTION.search(line))))
+        return text + "".join(f"\n  named earlier in it: {cause}" for cause in causes[:3])
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nothing listens on now."""
+    with socket.create_server((host, 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def require_free_port(name: str, host: str, port: int) -> None:
+    """Raise ConfigError where `port` cannot be listened on: another server would answer in this one's place."""
+    try:
+        # create_server sets SO_REUSEADDR, so a port in TIME_WAIT counts as free, as it does for the servers themselves.
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{name} needs port {port} on {host}, which cannot be used ({error.strerror}): "
+            "end the process that holds it or configure another port."
+        ) from None
