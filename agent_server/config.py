@@ -216,7 +216,7 @@ class Settings(BaseModel):
         return self.work_dir / "trajectories"
 
     @property
-    def gate_dir(self) -> Path:
+    def semaphore_dir(self) -> Path:
         return self.work_dir / "gates"
 
     @property

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 
 from agent_server.api import base_urls
 from agent_server.api.body import read_json
-from agent_server.scheduling.fair_lock import Turns
+from agent_server.scheduling.fair_lock import FairLock
 from client.errors import DiskFull, InvalidRequest, ServerStopping
 from client.wire import SessionRequest
 
@@ -18,7 +18,7 @@ blueprint = Blueprint("sessions", __name__)
 LONGEST_WAIT_S = 3600.0  # what client/agent_client.sh asks for: one held GET a session
 MOST_HELD = 1000  # answers; each holds a thread, and the server has 200 more, so that waiting clients never keep out a create or a cancel
 _holding = threading.BoundedSemaphore(MOST_HELD)
-_creating = Turns()
+_creating = FairLock()
 FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its records; new ones are refused, old ones go on
 
 

@@ -1,6 +1,6 @@
 """What happened, told outward: every event of the store goes once to events.jsonl, to the metrics and to the log.
 
-Invariant: the store's events are the source and `mark_told` the place reached, so a restart goes on where it was. A crash
+Invariant: the store's events are the source and `mark_published` the place reached, so a restart goes on where it was. A crash
 between writing and marking tells the last events twice; their `id` shows it.
 """
 
@@ -29,14 +29,14 @@ class EventLog:
 
     def untold(self) -> list[dict[str, Any]]:
         """What is new, oldest first, up to MOST_AT_ONCE. Raises StorageError."""
-        return [_as_dict(row) for row in self._store.untold_events(MOST_AT_ONCE)]
+        return [_as_dict(row) for row in self._store.unpublished_events(MOST_AT_ONCE)]
 
     def tell(self, events: list[dict[str, Any]]) -> None:
         """Pass them on, and count them as told. Raises StorageError, and OSError where the file cannot be written."""
         if not events:
             return
         self._write(events)
-        self._store.mark_told(events[-1]["id"])
+        self._store.mark_published(events[-1]["id"])
         for event in events:
             for observe in self._observers:
                 observe(event)

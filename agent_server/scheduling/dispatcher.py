@@ -20,7 +20,7 @@ from agent_server.observability.events import ENDS, MOST_AT_ONCE, EventLog
 from agent_server.sandboxes.cgroups import cgroup
 from agent_server.sandboxes.leftovers import reclaim
 from agent_server.sandboxes.loop_devices import LoopSweep
-from agent_server.scheduling.long_polls import Waiters
+from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import MODES, Catalog
@@ -44,7 +44,7 @@ class Dispatcher:
         self._catalog = catalog
         self._executor = executor
         self._events = events
-        self._waiters = Waiters()
+        self._waiters = LongPolls()
         self._loops = LoopSweep(settings.sif_dir)
         self._draining = False
         self._sweep_at = 0.0
@@ -60,7 +60,7 @@ class Dispatcher:
             self._settings.scratch_dir,
             self._settings.trajectory_dir,
             self._settings.log_dir,
-            self._settings.gate_dir,
+            self._settings.semaphore_dir,
         ):
             folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,8 +1,8 @@
-"""How many of all workers do one thing at once: start a sandbox, run tests.
+"""Semaphores across processes, made of kernel file locks: they bound sandbox starts and gradings at once.
 
-Kernel file locks, one file a slot: workers outlive the server and may be killed at any moment, and a lock is free as soon
-as its holder is gone. Those who wait stand in line at one more lock; only the first of them looks for a free slot.
-Invariant: never more than `slots()` inside (lowering the number ends nobody), and a waiting worker can be interrupted.
+One lock file a slot. Workers outlive the server and may be killed at any moment; the kernel frees a lock as soon as its
+holder is gone. Waiting workers queue at one further lock, and only the first of that queue polls for a free slot.
+Invariant: never more holders than `slots()` (lowering the number ends no holder), and a waiting worker can be interrupted.
 """
 
 import fcntl
@@ -12,65 +12,65 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOOK_AGAIN_S = 0.02
+POLL_S = 0.02
 
 
-class Gate:
-    """`directory` holds the gate's files; `slots` is asked at every look, so the number may change at any time."""
+class FileSemaphore:
+    """FIFO semaphore. `directory` holds the lock files; `slots` is called at every poll, so the number may change any time."""
 
     def __init__(self, directory: Path, name: str, slots: Callable[[], int]):
         self.name = name
         self._directory, self._slots = directory, slots
 
     @contextmanager
-    def passed(
-        self, on_wait: Callable[[], None] = lambda: None, on_pass: Callable[[], None] = lambda: None
+    def acquire(
+        self, on_wait: Callable[[], None] = lambda: None, on_acquire: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Inside the gate. `on_wait` is called if there is no free slot at once, and then `on_pass` when there is."""
-        descriptor = self._try()
+        """Hold one slot. Where none is free at once, `on_wait` is called first, and `on_acquire` when the wait is over."""
+        descriptor = self._try_slots()
         if descriptor is None:
             on_wait()
-            descriptor = self._stand_in_line()
-            on_pass()
+            descriptor = self._wait_for_slot()
+            on_acquire()
         try:
             yield
         finally:
             os.close(descriptor)
 
-    def _stand_in_line(self) -> int:
-        line = self._open("line")
+    def _wait_for_slot(self) -> int:
+        queue = self._open("queue")
         try:
-            fcntl.flock(line, fcntl.LOCK_EX)
-            while (descriptor := self._try(waited=True)) is None:
-                time.sleep(LOOK_AGAIN_S)
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            while (descriptor := self._try_slots(first_in_queue=True)) is None:
+                time.sleep(POLL_S)
             return descriptor
         finally:
-            os.close(line)
+            os.close(queue)
 
-    def _try(self, waited: bool = False) -> int | None:
-        """The descriptor of a slot that is ours now. Nobody passes by those who stand in line."""
-        if not waited and not self._line_is_empty():
+    def _try_slots(self, first_in_queue: bool = False) -> int | None:
+        """Descriptor of a slot locked now, or None. A newcomer gets no slot while others queue."""
+        if not first_in_queue and not self._queue_is_empty():
             return None
         for number in range(self._slots()):
             descriptor = self._open(str(number))
-            if _locks(descriptor):
+            if _try_lock(descriptor):
                 return descriptor
             os.close(descriptor)
         return None
 
-    def _line_is_empty(self) -> bool:
-        line = self._open("line")
+    def _queue_is_empty(self) -> bool:
+        queue = self._open("queue")
         try:
-            return _locks(line)
+            return _try_lock(queue)
         finally:
-            os.close(line)
+            os.close(queue)
 
     def _open(self, slot: str) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
         return os.open(self._directory / f"{self.name}.{slot}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _locks(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
-class Waiters:
+class LongPolls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = {}

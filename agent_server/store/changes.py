@@ -22,24 +22,24 @@ def current(db: sqlite3.Connection, session_id: str, attempt: int, change: str, 
         raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
 
 
-def tell_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
+def warn_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
     """Once a group, at the first request that shows it: a trainer that starts only whole groups would wait for ever."""
     query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
     (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
-    limit = number(db, request.mode, default=None)
+    limit = counter(db, request.mode, default=None)
     if limit is not None and alive == limit + 1:
         remedy = f"raise AGENT_SERVER_{request.mode.upper()}_CONCURRENCY to the group's size if its samples must run together"
         event(db, session_id, "group_over_limit", {"alive": alive, "limit": limit, "remedy": remedy})
 
 
-def number(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:
+def counter(db: sqlite3.Connection, name: str, *, default: int | None) -> int | None:
     """A limit, or how far something has come."""
     found = db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
     return found["value"] if found else default
 
 
-def set_number(db: sqlite3.Connection, name: str, value: int) -> None:
-    """See `number`."""
+def set_counter(db: sqlite3.Connection, name: str, value: int) -> None:
+    """See `counter`."""
     db.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 

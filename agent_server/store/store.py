@@ -28,7 +28,7 @@ DATABASE_NAME = "agent_server.sqlite"
 BUSY_TIMEOUT_S = 30.0
 BUSY_LOOK_MS = 2
 ACTIVE = ("running", "grading")
-TOLD = "events told"  # the number of the last event that was passed on
+PUBLISHED = "events told"  # the number of the last event that was passed on
 
 
 class Store:
@@ -56,7 +56,7 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction: everything in it happens, or nothing."""
         with self._lock, _disk_errors(self.path):
-            self._patiently("BEGIN IMMEDIATE")
+            self.retry_while_locked("BEGIN IMMEDIATE")
             try:
                 yield self._db
             except BaseException:
@@ -67,9 +67,9 @@ class Store:
     def read(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Rows of one SELECT."""
         with self._lock, _disk_errors(self.path):
-            return self._patiently(query, *values).fetchall()
+            return self.retry_while_locked(query, *values).fetchall()
 
-    def _patiently(self, query: str, *values: Any) -> sqlite3.Cursor:
+    def retry_while_locked(self, query: str, *values: Any) -> sqlite3.Cursor:
         """Execute it as soon as no other process is writing. SQLite's own waiting looks again ever more rarely, up to 100 ms
         apart, which is long beside a write of one."""
         deadline = time.monotonic() + BUSY_TIMEOUT_S
@@ -95,7 +95,7 @@ class Store:
             ).fetchone()
             if known:
                 return known["id"], Status(known["status"])
-            limit = changes.number(db, "queue", default=None)
+            limit = changes.counter(db, "queue", default=None)
             if (
                 limit is not None
                 and (n_queued := db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()[0])
@@ -114,7 +114,7 @@ class Store:
             )  # fmt: skip
             about = {"task_id": task_id, "run_id": request.run_id, "group_id": request.group_id, "mode": request.mode}
             changes.event(db, session_id, "queued", about)
-            changes.tell_of_large_group(db, session_id, request)
+            changes.warn_of_large_group(db, session_id, request)
         return session_id, Status.QUEUED
 
     def view(self, session_id: str) -> SessionView:
@@ -147,28 +147,28 @@ class Store:
 
     def limits(self) -> dict[str, int]:
         """The limits in force, by name."""
-        return {row["name"]: row["value"] for row in self.read("SELECT name, value FROM numbers WHERE name != ?", TOLD)}
+        return {row["name"]: row["value"] for row in self.read("SELECT name, value FROM numbers WHERE name != ?", PUBLISHED)}
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """Change some limits, for the server and for workers that run. Nothing that runs is stopped."""
         with self.transaction() as db:
             for name, value in limits.items():
-                changes.set_number(db, name, value)
+                changes.set_counter(db, name, value)
 
     # --- the dispatcher's side ------------------------------------------------------------------------------------
 
-    def untold_events(self, most: int) -> list[sqlite3.Row]:
+    def unpublished_events(self, most: int) -> list[sqlite3.Row]:
         """Events after the last one told, oldest first, each with its session's run, group, mode and task if that is on record."""
         return self.read(
             "SELECT e.id, e.at, e.session_id, e.name, e.data, s.run_id, s.group_id, s.mode, s.task_id FROM events AS e"
             " LEFT JOIN sessions AS s ON s.id = e.session_id"
-            " WHERE e.id > COALESCE((SELECT value FROM numbers WHERE name = ?), 0) ORDER BY e.id LIMIT ?", TOLD, most,
+            " WHERE e.id > COALESCE((SELECT value FROM numbers WHERE name = ?), 0) ORDER BY e.id LIMIT ?", PUBLISHED, most,
         )  # fmt: skip
 
-    def mark_told(self, event_id: int) -> None:
-        """`untold_events` begins after this one from now on."""
+    def mark_published(self, event_id: int) -> None:
+        """`unpublished_events` begins after this one from now on."""
         with self.transaction() as db:
-            changes.set_number(db, TOLD, event_id)
+            changes.set_counter(db, PUBLISHED, event_id)
 
     def expire(self, *, record_s: float, lease_idle_s: float, lease_s: float) -> int:
         """Drop the records of sessions that ended `record_s` ago and leases nobody needs; returns how many sessions went."""
@@ -176,7 +176,7 @@ class Store:
         with self.transaction() as db:
             leases.return_idle(db, lease_idle_s)
             gone = db.execute("DELETE FROM sessions WHERE ended_at < ?", (before,)).rowcount
-            told = changes.number(db, TOLD, default=0)
+            told = changes.counter(db, PUBLISHED, default=0)
             db.execute(
                 "DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)",
                 (before, told),
@@ -267,13 +267,13 @@ class Store:
             changes.current(db, session_id, attempt, "model_called = 1")
             changes.event(db, session_id, "model_called", {})
 
-    def waiting(self, session_id: str, attempt: int, gate: str) -> None:
+    def begin_wait(self, session_id: str, attempt: int, gate: str) -> None:
         """The worker waits at a gate; its time limit stands still. Raises Fenced."""
         with self.transaction() as db:
             changes.current(db, session_id, attempt, "waiting_since = ?", time.time())
             changes.event(db, session_id, "waiting", {"gate": gate})
 
-    def passed(self, session_id: str, attempt: int) -> None:
+    def end_wait(self, session_id: str, attempt: int) -> None:
         """The worker waits no longer. Raises Fenced."""
         with self.transaction() as db:
             changes.current(

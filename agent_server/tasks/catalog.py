@@ -62,7 +62,7 @@ class Catalog:
         self.check(mode, task_id)
         return self._files[mode].task(task_id)
 
-    def whole(self, mode: Mode, task_id: str) -> tuple[dict[str, Any], Dataset, Task]:
+    def get_row(self, mode: Mode, task_id: str) -> tuple[dict[str, Any], Dataset, Task]:
         """A row with all its columns, its class and its task. Raises NotFound."""
         self.check(mode, task_id)
         file = self._files[mode]
@@ -106,7 +106,7 @@ class _File:
 
     def _look_through(self, path: Path, excluded: frozenset[str]) -> None:
         faults = []
-        for number, row in enumerate(self.rows.glances(self.dataset.wanted, self.dataset.texts)):
+        for number, row in enumerate(self.rows.scan(self.dataset.wanted, self.dataset.texts)):
             row = self._with_image(row)
             task_id = self.dataset.task_id(row)
             if task_id in excluded:

@@ -17,7 +17,7 @@ from client.errors import ConfigError
 
 BATCH_ROWS = 128
 BUFFER_BYTES = 1 << 18
-THERE = "..."  # stands for a text that was not read
+PRESENT = "..."  # stands for a text that was not read
 
 
 class Rows(Protocol):
@@ -25,9 +25,9 @@ class Rows(Protocol):
 
     columns: frozenset[str]
 
-    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """All rows in order with the columns `wanted`, and for each column in `texts` THERE or, where it is empty, "". A list may
-        be [THERE] for whatever it holds. Raises ConfigError."""
+    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """All rows in order with the columns `wanted`, and for each column in `texts` PRESENT or, where it is empty, "". A list may
+        be [PRESENT] for whatever it holds. Raises ConfigError."""
 
     def read(self, number: int) -> dict[str, Any]:
         """One row, whole."""
@@ -49,7 +49,7 @@ class ParquetRows:
             groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         self._starts = [sum(groups[:number]) for number in range(len(groups) + 1)]
 
-    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """See Rows. Of texts and lists only the lengths become Python objects."""
         columns = [name for name in dict.fromkeys((*wanted, *texts)) if name in self.columns]
         try:
@@ -82,11 +82,11 @@ class ParquetRows:
 def _glance(column: pa.Array, is_text: bool) -> list[Any]:
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [[THERE] if length else [] for length in pc.list_value_length(column).to_pylist()]
+        return [[PRESENT] if length else [] for length in pc.list_value_length(column).to_pylist()]
     if is_text and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return [THERE if length else "" for length in pc.binary_length(column).to_pylist()]
+        return [PRESENT if length else "" for length in pc.binary_length(column).to_pylist()]
     values = column.to_pylist()
-    return [THERE if value else "" for value in values] if is_text else values
+    return [PRESENT if value else "" for value in values] if is_text else values
 
 
 class JsonRows:
@@ -97,7 +97,7 @@ class JsonRows:
             line = next((line for line in file if line.strip()), None)
         self.columns = frozenset(_parse(line, f"{path}'s first row")) if line else frozenset()
 
-    def glances(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """See Rows."""
         self._offsets, offset = [], 0
         with self._path.open("rb") as file:
@@ -106,12 +106,12 @@ class JsonRows:
                     self._offsets.append(offset)
                     row = _parse(line, f"{self._path} line {number}")
                     yield {name: row.get(name) for name in wanted} | {
-                        name: THERE if row.get(name) else "" for name in texts
+                        name: PRESENT if row.get(name) else "" for name in texts
                     }
                 offset += len(line)
 
     def read(self, number: int) -> dict[str, Any]:
-        """See Rows; after `glances`, or of row 0."""
+        """See Rows; after `scan`, or of row 0."""
         with self._path.open("rb") as file:
             if self._offsets:
                 file.seek(self._offsets[number])

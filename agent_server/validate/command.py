@@ -132,7 +132,7 @@ def golden(arguments: argparse.Namespace) -> int:
         catalog.check(arguments.mode, task_id)
     lines = arguments.report.with_suffix(arguments.report.suffix + ".lines")
     wanted = [task_id for task_id in catalog.ids(arguments.mode) if not arguments.ids or task_id in arguments.ids]
-    keys = {task_id: _key(*catalog.whole(arguments.mode, task_id), arguments) for task_id in wanted}
+    keys = {task_id: _key(*catalog.get_row(arguments.mode, task_id), arguments) for task_id in wanted}
     verdicts = _sound(_read(lines), keys)
     done = {task_id: {verdict.attempt for verdict in verdicts if verdict.task_id == task_id} for task_id in wanted}
     left = [
@@ -147,7 +147,7 @@ def golden(arguments: argparse.Namespace) -> int:
         task_id, attempt = item
         found = [
             replace(verdict, key=keys[task_id])
-            for verdict in _verdicts(*catalog.whole(arguments.mode, task_id), attempt, arguments)
+            for verdict in _verdicts(*catalog.get_row(arguments.mode, task_id), attempt, arguments)
         ]
         with lock:
             with lines.open("a") as file:  # the gold verdict last: it says that the attempt's others are there

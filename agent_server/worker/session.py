@@ -29,7 +29,7 @@ from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.binds import parse_binds
 from agent_server.sandboxes.processes import look_up, reap_orphans
-from agent_server.scheduling.file_semaphore import Gate
+from agent_server.scheduling.file_semaphore import FileSemaphore
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.task import Task
 from client.errors import (
@@ -235,10 +235,10 @@ class _Session:
     def _gate(self, name: str) -> AbstractContextManager[None]:
         """Inside the gate of that limit; while we wait there, the session's time limit stands still."""
         store, me = self._store, (self._job.session_id, self._job.attempt)
-        gate = Gate(self._settings.gate_dir, name, slots=lambda: store.limits()[name])
-        return gate.passed(
-            on_wait=lambda: _patiently(lambda: store.waiting(*me, name)),
-            on_pass=lambda: _patiently(lambda: store.passed(*me)),
+        semaphore = FileSemaphore(self._settings.semaphore_dir, name, slots=lambda: store.limits()[name])
+        return semaphore.acquire(
+            on_wait=lambda: _patiently(lambda: store.begin_wait(*me, name)),
+            on_acquire=lambda: _patiently(lambda: store.end_wait(*me)),
         )
 
 

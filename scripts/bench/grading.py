@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=20)
     repeat = parser.parse_args().repeat
     catalog = Catalog(DEMO / "tasks")
-    row, dataset, task = catalog.whole("train", catalog.ids("train")[0])
+    row, dataset, task = catalog.get_row("train", catalog.ids("train")[0])
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
 

@@ -41,7 +41,7 @@ def run_session(demo: Path) -> str:
     """What was seen, when all is well: a session of the first training row whose model undoes the row's bug earned 1. Raises SessionFault."""
     try:
         catalog = Catalog(demo / "tasks")
-        row, _, task = catalog.whole("train", catalog.ids("train")[0])
+        row, _, task = catalog.get_row("train", catalog.ids("train")[0])
     except StackError as missing:
         raise SessionFault(f"the demo's rows are not there: {missing}", BUILD_DEMO) from missing
     fix = f"git apply -R <<'END'\n{row['patch'].rstrip()}\nEND"

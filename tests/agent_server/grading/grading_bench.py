@@ -21,7 +21,7 @@ class Workshop:
 
     def __init__(self, images, tmp_path, row):
         self.catalog = Catalog(row.path)
-        self.row, self.dataset, self.task = self.catalog.whole("train", row.task_id)
+        self.row, self.dataset, self.task = self.catalog.get_row("train", row.task_id)
         self._image, self._scratch, self._open = apptainer.image_path(images, self.task.image_name), tmp_path, []
 
     def sandbox(self):

@@ -3,21 +3,21 @@
 import threading
 import time
 
-from agent_server.scheduling.fair_lock import Turns
+from agent_server.scheduling.fair_lock import FairLock
 
 
 def test_turns_come_in_the_order_of_asking_and_one_at_a_time():
-    turns, order, inside = Turns(), [], []
+    lock, order, inside = FairLock(), [], []
 
     def ask(number: int) -> None:
-        with turns:
+        with lock:
             inside.append(number)
             assert inside == [number]
             order.append(number)
             inside.remove(number)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
-    with turns:
+    with lock:
         for thread in threads:
             thread.start()
             time.sleep(0.005)  # so that their order of asking is known
@@ -27,10 +27,10 @@ def test_turns_come_in_the_order_of_asking_and_one_at_a_time():
 
 
 def test_an_exception_inside_passes_the_turn_on():
-    turns = Turns()
+    lock = FairLock()
     for _ in range(2):
         try:
-            with turns:
+            with lock:
                 raise ValueError
         except ValueError:
             pass

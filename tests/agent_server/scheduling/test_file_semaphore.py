@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from agent_server.scheduling.file_semaphore import Gate
+from agent_server.scheduling.file_semaphore import FileSemaphore
 
 FORK = multiprocessing.get_context("fork")
 
 
 def worker(directory, slots, inside, most, hold_s: float) -> None:
-    with Gate(directory, "g", lambda: slots.value).passed():
+    with FileSemaphore(directory, "g", lambda: slots.value).acquire():
         with inside.get_lock():
             inside.value += 1
             most.value = max(most.value, inside.value)
@@ -91,12 +91,12 @@ def test_more_slots_let_waiters_in_at_once_and_fewer_end_nobody(start):
 
 def test_waiting_is_told_only_where_there_is_a_wait(start):
     told = []
-    gate = Gate(start.directory, "g", lambda: 1)
-    with gate.passed(lambda: told.append("waits"), lambda: told.append("passes")):
+    semaphore = FileSemaphore(start.directory, "g", lambda: 1)
+    with semaphore.acquire(lambda: told.append("waits"), lambda: told.append("passes")):
         assert told == []
     (holder,) = start(1, hold_s=0.3)
     while start.inside.value < 1:
         time.sleep(0.01)
     start.slots.value = 1
-    with gate.passed(lambda: told.append("waits"), lambda: told.append("passes")):
+    with semaphore.acquire(lambda: told.append("waits"), lambda: told.append("passes")):
         assert told == ["waits", "passes"] and start.inside.value == 0

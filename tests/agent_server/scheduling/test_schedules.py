@@ -81,7 +81,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def wait_and_pass(self, worker):
-        self._act(worker, lambda: (self.store.waiting(*worker, "gradings"), self.store.passed(*worker)))
+        self._act(worker, lambda: (self.store.begin_wait(*worker, "gradings"), self.store.end_wait(*worker)))
 
     @rule(worker=workers)
     def grade(self, worker):

@@ -94,7 +94,7 @@ def test_records_expire_and_are_gone_whole(parts):
     done, _ = submit(*parts, "done", "done")
     complete(store, done)
     waiting, _ = submit(*parts, "waits", "waits")
-    store.mark_told(store.untold_events(100)[-1]["id"])
+    store.mark_published(store.unpublished_events(100)[-1]["id"])
     time.sleep(0.02)
     assert store.expire(record_s=LONG, lease_idle_s=LONG, lease_s=LONG) == 0
     assert store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=0.01) == 1
@@ -108,7 +108,7 @@ def test_an_event_that_was_not_told_outlives_its_record(parts):
     complete(store, done)
     time.sleep(0.02)
     store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=LONG)
-    assert [event["name"] for event in store.untold_events(100)] == ["queued", "admitted", "completed"]
+    assert [event["name"] for event in store.unpublished_events(100)] == ["queued", "admitted", "completed"]
 
 
 def test_a_full_queue_refuses_what_is_new_and_knows_what_is_not(parts):

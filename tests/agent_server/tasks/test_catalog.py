@@ -168,7 +168,7 @@ def test_parquet_and_jsonl_say_the_same(tmp_path):
     assert one.ids("train") == other.ids("train") and [one.get("train", f"x{n}") for n in (0, 69, 70, 299)] == [
         other.get("train", f"x{n}") for n in (0, 69, 70, 299)
     ]
-    assert sum(1 for _ in open_rows(tmp_path / "rows.parquet").glances(("instance_id",), ("patch",))) == 300
+    assert sum(1 for _ in open_rows(tmp_path / "rows.parquet").scan(("instance_id",), ("patch",))) == 300
 
 
 def test_an_old_row_gets_the_script_of_its_time():
