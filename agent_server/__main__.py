@@ -8,11 +8,11 @@ import socket
 import sys
 from pathlib import Path
 
-from agent_server.agents import registry as plug
+from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
 from agent_server.observability import logs
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.cgroups import delegation as cgroup_room
+from agent_server.sandboxes.cgroups.delegation import set_up_delegation
 from agent_server.tasks.catalog import open_catalog
 from agent_server.validate import command as golden
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
@@ -39,7 +39,7 @@ def main() -> None:
         print(f"agent_server: {wrong}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
-    if room := cgroup_room.settle():
+    if room := set_up_delegation():
         print(f"agent_server: each sandbox gets a cgroup in {room}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
@@ -56,7 +56,7 @@ def serve():
 def check(settings: Settings) -> None:
     """Raises the first thing that would keep a session from running."""
     apptainer.find_apptainer()
-    plug.load(settings)
+    load_agent(settings)
     check_images(settings.sif_dir, open_catalog(settings).image_names())
     try:
         settings.work_dir.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What a session wants from an agent, and what it gets back.
 
-Invariant: an Outcome is the agent's own ending, good or bad; a failure of model or sandbox is raised, never returned.
+Invariant: an AgentResult is the agent's own ending, good or bad; a failure of model or sandbox is raised, never returned.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class ModelEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AgentResult:
     """`exit_status`: the agent's word for its ending, or `SandboxLimitExceeded: LIMIT`. `submitted` tells an empty submission
     from none."""
 
@@ -52,7 +52,7 @@ class Agent(Protocol):
         command_timeout_s: float,
         trajectory: Path,
         seconds: dict[str, float],
-    ) -> Outcome:
+    ) -> AgentResult:
         """Work on the repository in /testbed until done, within `agent_timeout_s`. Called once, in a process of the session's own.
 
         A submission that is empty though `submitted` means the repository's diff. What it did goes to the file `trajectory`

@@ -10,7 +10,7 @@ import logging
 import shlex
 from pathlib import Path
 
-from agent_server.agents.base import ModelEndpoint, Outcome
+from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.agents.relay import Relay
 from agent_server.agents.upstream import Upstream
 from agent_server.grading.datasets.base import REPOSITORY
@@ -39,7 +39,7 @@ class CommandAgent:
         command_timeout_s: float,
         trajectory: Path,
         seconds: dict[str, float],
-    ) -> Outcome:
+    ) -> AgentResult:
         """See Agent.run. The exit status is Submitted where the program ended with 0, else TimeExceeded, CommandFailed: CODE,
         SandboxLimitExceeded: LIMIT, or ContextWindowExceeded. One command is all there is, so `command_timeout_s` is not used."""
         upstream = Upstream(endpoint)
@@ -54,7 +54,7 @@ class CommandAgent:
             try:
                 result = sandbox.run(f"export {exports}\n{self._command}", cwd=REPOSITORY, timeout_s=agent_timeout_s)
             except SandboxLimitExceeded as exceeded:
-                return Outcome.over_limit(exceeded, upstream.n_calls)
+                return AgentResult.over_limit(exceeded, upstream.n_calls)
             finally:
                 seconds["model"] = upstream.seconds
         seconds["commands"] = max(0.0, result.seconds - upstream.seconds)
@@ -76,7 +76,7 @@ class CommandAgent:
             log.error("the trajectory %s was not written: %s", trajectory, refused)
 
 
-def _outcome(result: CommandResult, upstream: Upstream) -> Outcome:
+def _outcome(result: CommandResult, upstream: Upstream) -> AgentResult:
     overflow = isinstance(upstream.failure, ContextLengthExceeded)
     if upstream.failure and not overflow:
         raise upstream.failure
@@ -85,7 +85,7 @@ def _outcome(result: CommandResult, upstream: Upstream) -> Outcome:
     elif result.limit == "time":
         status = "TimeExceeded"
     elif result.limit:
-        return Outcome.over_limit(SandboxLimitExceeded(result.limit), upstream.n_calls)
+        return AgentResult.over_limit(SandboxLimitExceeded(result.limit), upstream.n_calls)
     else:
         status = "ContextWindowExceeded" if overflow else f"CommandFailed: {result.returncode}"
-    return Outcome(status, status == "Submitted", "", upstream.n_calls)
+    return AgentResult(status, status == "Submitted", "", upstream.n_calls)

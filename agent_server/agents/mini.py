@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_server.agents.base import ModelEndpoint, Outcome
+from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client.errors import (
     AgentError,
@@ -161,7 +161,7 @@ class MiniAgent:
         command_timeout_s: float,
         trajectory: Path,
         seconds: dict[str, float],
-    ) -> Outcome:
+    ) -> AgentResult:
         """See Agent.run. Adds `commands` and `model` to `seconds`; writes the trajectory in every case. A sandbox that was
         ended over a limit is the agent's own ending."""
         from minisweagent.agents.default import DefaultAgent
@@ -174,20 +174,20 @@ class MiniAgent:
         try:
             ending = agent.run(problem_statement)
         except SandboxLimitExceeded as exceeded:
-            return Outcome.over_limit(exceeded, agent.n_calls)
+            return AgentResult.over_limit(exceeded, agent.n_calls)
         except StackError:
             raise
         except Exception as raised:
             if _is_context_overflow(raised):
                 answered = agent.n_calls - 1  # it counts a call before making it, and the last was refused
-                return Outcome("ContextWindowExceeded", False, "", answered)
+                return AgentResult("ContextWindowExceeded", False, "", answered)
             raise _attributed(raised) from raised
         finally:
             seconds["commands"] = environment.seconds
             seconds["model"] = time.monotonic() - started - environment.seconds
             _save(agent, trajectory)
         status = str(ending.get("exit_status", ""))
-        return Outcome(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
+        return AgentResult(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
 
 
 def _save(agent: Any, trajectory: Path) -> None:

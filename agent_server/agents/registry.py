@@ -1,6 +1,6 @@
 """Which agent works on the sessions: what AGENT_SERVER_AGENT names.
 
-Invariant: a name that `load` accepts at the server's start gives every worker its agent.
+Invariant: a name that `load_agent` accepts at the server's start gives every worker its agent.
 """
 
 import importlib
@@ -16,7 +16,7 @@ IN_SANDBOX = "sandbox:"
 FORMS = f"it must be mini, MODULE:CLASS, or `{IN_SANDBOX} COMMAND`"
 
 
-def load(settings: Settings) -> Agent:
+def load_agent(settings: Settings) -> Agent:
     """A new agent of the kind that the settings name. Raises ConfigError."""
     named = settings.agent
     if named == "mini":
@@ -40,11 +40,11 @@ def load(settings: Settings) -> Agent:
     return agent
 
 
-def preload(settings: Settings) -> None:
+def preload_agent(settings: Settings) -> None:
     """In the process that forks workers: import what takes long, once."""
     if settings.agent == "mini":
         mini.preload()
-    load(settings)
+    load_agent(settings)
 
 
 def _check_run(agent: Agent, named: str) -> None:

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
 from agent_server.agents.upstream import COMPLETIONS, EVENT_STREAM, Upstream
-from agent_server.sandboxes.namespaces import NET, act_inside
+from agent_server.sandboxes.namespaces import NET, run_in_namespaces
 from client.errors import ModelUnreachable
 
 MODELS = "/v1/models"
@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _listen_inside(pid: int) -> socket.socket:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        act_inside(pid, NET, lambda: _send_listener(theirs))
+        run_in_namespaces(pid, NET, lambda: _send_listener(theirs))
         _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
     return socket.socket(fileno=descriptor)
 

@@ -16,7 +16,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from agent_server.agents import registry as plug
+from agent_server.agents.registry import preload_agent
 from agent_server.config import Settings
 from agent_server.grading.datasets import registry as datasets
 from agent_server.tasks.task import Task
@@ -29,7 +29,7 @@ def main(connection: socket.socket) -> None:
     """Serve until the other end closes."""
     settings = Settings.model_validate_json(receive(connection))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    plug.preload(settings)
+    preload_agent(settings)
     gc.collect()
     gc.freeze()  # the children share these pages as long as no collection writes to them
     # Sandboxes' orphans end up here when a worker was killed; the kernel reaps children of a process that ignores SIGCHLD.

@@ -14,7 +14,7 @@ import time
 
 from agent_server.config import Settings
 from agent_server.executors import fork_server
-from agent_server.sandboxes.processes import look_up
+from agent_server.sandboxes.processes import read_process
 from agent_server.worker.session import Job
 from client.errors import WorkerLost
 
@@ -78,7 +78,7 @@ class LocalExecutor:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
-        process = look_up(pid)
+        process = read_process(pid)
         if process is None or (start_ticks is not None and process.start_ticks != start_ticks):
             os.close(descriptor)
             return False
@@ -99,7 +99,7 @@ class LocalExecutor:
     @staticmethod
     def signal(pid: int, start_ticks: int, number: signal.Signals) -> None:
         """Signal a worker; one that is gone is fine."""
-        process = look_up(pid)
+        process = read_process(pid)
         if process and process.start_ticks == start_ticks:
             _ignore_gone(os.kill, pid, number)
 

@@ -200,7 +200,7 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
         result = sandbox.run(
             f"{environment} bash {script} >{log} 2>&1 </dev/null", cwd=REPOSITORY, timeout_s=rules.timeout_s
         )
-        sandbox.end_background()  # what the tests left running must not write on while we read
+        sandbox.kill_background()  # what the tests left running must not write on while we read
         said, xml, told = (read_file(sandbox, path) for path in (log, report, lines))
     except SandboxLimitExceeded as exceeded:
         return Ran("", 137), exceeded.limit

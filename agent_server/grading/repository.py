@@ -118,7 +118,7 @@ def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) ->
     """Bring the agent's own sandbox back to where it began, for grading in it: nothing runs, tracked files are the base's and
     untracked ones gone, protected ones even where git ignores them; what the agent installed elsewhere stays. What was hidden
     lies aside. Raises GraderError where the agent has left no repository to begin with."""
-    sandbox.end_background()
+    sandbox.kill_background()
     sandbox.write_file("/tmp/.gitconfig", begun.settings)
     sandbox.write_file("/tmp/.exclude", begun.exclude)
     must(sandbox, task, BEGIN.format(base=begun.base), cwd=REPOSITORY)

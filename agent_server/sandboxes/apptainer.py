@@ -12,8 +12,8 @@ from pathlib import Path
 
 from agent_server.sandboxes.binds import Binds
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
-from agent_server.sandboxes.leftovers import LINK_PREFIX, write_label
 from agent_server.sandboxes.limits import Limits
+from agent_server.sandboxes.orphans import LINK_PREFIX, record_processes
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
 
@@ -94,5 +94,5 @@ def start(
         if any(sign in str(failed).lower() for sign in CORRUPT_SIGNS):
             raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {failed}") from failed
         raise
-    write_label(scratch, shell.pids)
+    record_processes(scratch, shell.pids)
     return shell

@@ -19,7 +19,7 @@ class CommandResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class ResourceUsage:
     """By all processes of a sandbox since its start. `peak_bytes`: the most that was seen at a time of resident memory and
     files in memory; pages that processes share count once for each."""
 
@@ -39,10 +39,10 @@ class Sandbox(Protocol):
     def write_file(self, path: str, content: str) -> None:
         """Put text at an absolute path inside, replacing what is there."""
 
-    def end_background(self) -> None:
+    def kill_background(self) -> None:
         """End what earlier commands left running."""
 
-    def used(self) -> Used:
+    def resource_usage(self) -> ResourceUsage:
         """So far; also answered after the sandbox has died."""
 
     def close(self) -> None:

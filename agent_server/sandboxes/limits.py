@@ -11,11 +11,11 @@ import logging
 from dataclasses import dataclass
 
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
-from agent_server.sandboxes.procfs import Inside
+from agent_server.sandboxes.procfs import SandboxProcfs
 
 log = logging.getLogger(__name__)
 END_WITHIN_S = 2.0  # a fork bomb that has not been stopped by then ends with its sandbox
-THREADS_A_PROCESS = 8  # on average, before threads count as too many processes
+THREADS_PER_PROCESS = 8  # on average, before threads count as too many processes
 DELETING_BYTES = 2**20  # what a command may write to a full sandbox while it deletes
 
 
@@ -32,23 +32,23 @@ class Limits:
     @property
     def tasks(self) -> int:
         """Processes and threads together."""
-        return self.processes * THREADS_A_PROCESS
+        return self.processes * THREADS_PER_PROCESS
 
 
-class Judge:
+class LimitEnforcer:
     """`over` looks, `end` acts. `exceeded`: the limit that ended the command that runs. `ended_by`: the one that ended the
     sandbox. `cpu_s` and `peak_bytes`: used so far, as of the last look."""
 
-    def __init__(self, inside: Inside, limits: Limits, cgroup: Cgroup | None):
+    def __init__(self, inside: SandboxProcfs, limits: Limits, cgroup: Cgroup | None):
         self.exceeded = self.ended_by = ""
         self.peak_bytes, self.cpu_s = 0, 0.0
         self._inside, self._limits, self._cgroup = inside, limits, cgroup
         self._cpu_seen_s = 0.0
         self._files_allowed = limits.disk_bytes
-        if inside.room_bytes() < limits.disk_bytes:
+        if inside.capacity_bytes() < limits.disk_bytes:
             log.warning(
                 "the sandbox holds only %d MiB of files, less than AGENT_SERVER_SANDBOX_DISK_MIB=%d; raise `sessiondir max size` in apptainer.conf",
-                inside.room_bytes() >> 20, limits.disk_bytes >> 20,
+                inside.capacity_bytes() >> 20, limits.disk_bytes >> 20,
             )  # fmt: skip
 
     def over(self) -> str:
@@ -90,7 +90,7 @@ class Judge:
             self.ended_by = ""
         self._files_allowed = max(self._limits.disk_bytes, self._inside.files_bytes() + DELETING_BYTES)
 
-    def heed_kernel(self) -> None:
+    def enforce_kernel_events(self) -> None:
         """End what the kernel has stopped since the last look, so that it counts for the command that runs now, not a later one."""
         if limit := self._stopped_by_kernel():
             try:

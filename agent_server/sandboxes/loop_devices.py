@@ -14,7 +14,7 @@ LOOP_CLR_FD = 0x4C01  # linux/loop.h
 BLOCK_DEVICES = Path("/sys/block")
 
 
-class LoopSweep:
+class LoopDeviceSweeper:
     """`images`: the folder whose images count as ours."""
 
     def __init__(self, images: Path):
@@ -23,13 +23,13 @@ class LoopSweep:
 
     def sweep(self) -> list[str]:
         """Let go of what is unconfigured now and was at the last call; returns the devices' names."""
-        found = set(unconfigured(self._images))
+        found = set(find_unconfigured(self._images))
         left = sorted(found & self._suspects)
         self._suspects = found
         return [name for name in left if _detach(name)]
 
 
-def unconfigured(images: Path) -> list[str]:
+def find_unconfigured(images: Path) -> list[str]:
     """Devices of images in that folder (resolved) that lack the offset and the `autoclear` that Apptainer sets on every one it uses."""
     return [
         loop.parent.name

@@ -14,7 +14,7 @@ USER, PID, NET = 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW... of sched.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def act_inside(pid: int, namespaces: int, act: Callable[[], None]) -> None:
+def run_in_namespaces(pid: int, namespaces: int, act: Callable[[], None]) -> None:
     """Call `act` in a child that has entered these namespaces of process `pid`. Raises PermissionError where it could not."""
     child = os.fork()
     if child == 0:

@@ -21,7 +21,7 @@ class Process:
     start_ticks: int
 
 
-def look_up(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """The process, or None where there is none with that pid."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -33,7 +33,7 @@ def look_up(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
-def pid_inside(pid: int) -> int | None:
+def namespace_pid(pid: int) -> int | None:
     """The number by which the process knows itself: that of its innermost PID namespace. None where there is none with that pid."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
@@ -46,7 +46,7 @@ def descendants(root: int) -> list[Process]:
     """Every live process below `root`, in no given order. An orphan inside a PID namespace hangs on that namespace's init."""
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := look_up(int(name))):
+        if name.isdigit() and (process := read_process(int(name))):
             children.setdefault(process.parent, []).append(process)
     found, frontier = [], [root]
     while frontier:
@@ -61,7 +61,7 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * CLOCK_TICKS_PER_S)
 
 
-def kill_younger(root: int, since_ticks: int, spare: frozenset[int]) -> None:
+def kill_started_since(root: int, since_ticks: int, spare: frozenset[int]) -> None:
     """SIGKILL all below `root` that started at or after `since_ticks`, again and again until none is left.
 
     A fork bomb forks between two looks, so one pass is not enough; killing the youngest generation converges because

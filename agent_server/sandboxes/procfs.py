@@ -12,7 +12,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from agent_server.sandboxes.namespaces import PID, act_inside
+from agent_server.sandboxes.namespaces import PID, run_in_namespaces
 from agent_server.sandboxes.processes import CLOCK_TICKS_PER_S
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Usage:
     cpu_s: float
 
 
-class Inside:
+class SandboxProcfs:
     """Of the sandbox whose shell is process `shell` there and `host_pid` here, and whose DIRECTORIES are open as `descriptors`.
     Calls raise ProcessLookupError once the sandbox is gone."""
 
@@ -77,7 +77,7 @@ class Inside:
             used += (of.f_blocks - of.f_bfree) * of.f_frsize + (of.f_files - of.f_ffree) * INODE_BYTES
         return used
 
-    def room_bytes(self) -> int:
+    def capacity_bytes(self) -> int:
         """What the file system under the image's writable layer can hold."""
         of = os.fstatvfs(self._file_systems[0])
         return of.f_blocks * of.f_frsize
@@ -91,7 +91,7 @@ class Inside:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             try:
-                act_inside(self._host_pid, PID, lambda: os.kill(-1, signal.SIGSTOP))
+                run_in_namespaces(self._host_pid, PID, lambda: os.kill(-1, signal.SIGSTOP))
             except PermissionError as refused:
                 log.warning("nothing was frozen: %s", refused)  # killing alone ends all but the fastest
             for pid in {*self.pids()} - self._keep:

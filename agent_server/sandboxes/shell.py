@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent_server.sandboxes.base import CommandResult, Used
+from agent_server.sandboxes.base import CommandResult, ResourceUsage
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
-from agent_server.sandboxes.processes import descendants, kill, kill_younger, pid_inside, ticks_now
-from agent_server.sandboxes.procfs import DIRECTORIES, Inside
+from agent_server.sandboxes.processes import descendants, kill, kill_started_since, namespace_pid, ticks_now
+from agent_server.sandboxes.procfs import DIRECTORIES, SandboxProcfs
 from agent_server.sandboxes.watchdog import Watchdog
 from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
@@ -123,16 +123,16 @@ class PersistentShell:
         if status != 0:
             raise SandboxDied(f"could not write {path} inside the sandbox (status {status}): {self._said()}")
 
-    def end_background(self) -> None:
-        """See Sandbox.end_background."""
-        kill_younger(self.pid, 0, self._spare)
+    def kill_background(self) -> None:
+        """See Sandbox.kill_background."""
+        kill_started_since(self.pid, 0, self._spare)
 
-    def used(self) -> Used:
+    def resource_usage(self) -> ResourceUsage:
         """See Sandbox.used. Nothing without limits, as nobody looks then, and nothing when the watchdog has died."""
         try:
-            return self._watchdog.used() if self._watchdog else Used(0.0, 0)
+            return self._watchdog.resource_usage() if self._watchdog else ResourceUsage(0.0, 0)
         except SandboxDied:
-            return Used(0.0, 0)
+            return ResourceUsage(0.0, 0)
 
     def close(self) -> None:
         """End the whole tree and reap our child. Its descendants die with its PID namespace."""
@@ -170,7 +170,7 @@ class PersistentShell:
         limit = ""
         if status is None:
             limit = "output" if self._output_size() > OUTPUT_LIMIT_BYTES else "time"
-            kill_younger(self.pid, since, self._spare)
+            kill_started_since(self.pid, since, self._spare)
             if self._await_status(nonce, time.monotonic() + KILL_GRACE_S) is None:
                 raise SandboxDied("the sandbox's shell does not answer after its command was killed")
             status = KILLED
@@ -190,11 +190,11 @@ class PersistentShell:
         """The shell's pid inside and here."""
         number = self._ask("$$")
         for pid in self.pids:
-            if pid_inside(pid) == number:
+            if namespace_pid(pid) == number:
                 return number, pid
         raise SandboxStartFailed(f"the shell (pid {number} inside) is not among the processes that {self.pid} started")
 
-    def _look_inside(self, shell: int) -> Inside:
+    def _look_inside(self, shell: int) -> SandboxProcfs:
         """Open what the shell opens, by its descriptors: they lead to where no path of ours does."""
         numbers = range(7, 7 + len(DIRECTORIES))
         self._send(
@@ -210,7 +210,7 @@ class PersistentShell:
                 f"the sandbox lacks one of {', '.join(DIRECTORIES)}, which its limits are read from: {cannot}"
             ) from cannot
         self._send("exec " + " ".join(f"{number}<&-" for number in numbers) + "\n")
-        return Inside(shell, self.shell_pid, descriptors)
+        return SandboxProcfs(shell, self.shell_pid, descriptors)
 
     def _ask(self, number: str) -> int:
         """What the shell says of itself."""

@@ -13,10 +13,10 @@ import signal
 import socket
 import time
 
-from agent_server.sandboxes.base import Used
+from agent_server.sandboxes.base import ResourceUsage
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
-from agent_server.sandboxes.limits import Judge, Limits
-from agent_server.sandboxes.procfs import Inside
+from agent_server.sandboxes.limits import LimitEnforcer, Limits
+from agent_server.sandboxes.procfs import SandboxProcfs
 from client.errors import SandboxDied
 
 log = logging.getLogger(__name__)
@@ -29,13 +29,13 @@ NO_LIMIT = b"-"
 class Watchdog:
     """The worker's side. Calls raise SandboxDied when the watchdog is gone: no sandbox runs unwatched."""
 
-    def __init__(self, inside: Inside, limits: Limits, cgroup: Cgroup | None):
+    def __init__(self, inside: SandboxProcfs, limits: Limits, cgroup: Cgroup | None):
         self._inside = inside
         self._ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             self.pid = os.fork()
             if self.pid == 0:
-                _be_watchdog(theirs, inside, Judge(inside, limits, cgroup))
+                _be_watchdog(theirs, inside, LimitEnforcer(inside, limits, cgroup))
 
     def command_begins(self) -> None:
         """Returns when nothing of an earlier command is being ended any more."""
@@ -49,10 +49,10 @@ class Watchdog:
         """The limit that ended the sandbox, or ""."""
         return self._ask(ENDED_BY)
 
-    def used(self) -> Used:
+    def resource_usage(self) -> ResourceUsage:
         """As of now, or as last seen where the sandbox has ended."""
         cpu_s, peak_bytes = self._ask(USED).split()
-        return Used(float(cpu_s), int(peak_bytes))
+        return ResourceUsage(float(cpu_s), int(peak_bytes))
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class Watchdog:
         return answer.removeprefix(NO_LIMIT).decode()
 
 
-def _be_watchdog(worker: socket.socket, inside: Inside, judge: Judge) -> None:
+def _be_watchdog(worker: socket.socket, inside: SandboxProcfs, judge: LimitEnforcer) -> None:
     """Never returns: the child must not run on in the worker's code."""
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
@@ -87,7 +87,7 @@ def _be_watchdog(worker: socket.socket, inside: Inside, judge: Judge) -> None:
     os._exit(0)
 
 
-def _watch(worker: socket.socket, judge: Judge) -> None:
+def _watch(worker: socket.socket, judge: LimitEnforcer) -> None:
     """Until the worker has gone."""
     next_look: float | None = time.monotonic()
     while True:
@@ -110,14 +110,14 @@ def _watch(worker: socket.socket, judge: Judge) -> None:
                 next_look = None  # the sandbox is gone; what ended it may still be asked
 
 
-def _answer(question: bytes, judge: Judge) -> str:
+def _answer(question: bytes, judge: LimitEnforcer) -> str:
     if question == USED:
         try:
             judge.over()
         except ProcessLookupError:
             pass
         return f"{judge.cpu_s} {judge.peak_bytes}"
-    judge.heed_kernel()
+    judge.enforce_kernel_events()
     if question == BEGINS:
         judge.exceeded = ""
     if question == ENDED_BY:  # asked once it has died: what its last command exceeded is why

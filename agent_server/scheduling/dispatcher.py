@@ -18,8 +18,8 @@ from agent_server.config import Settings
 from agent_server.executors.base import Executor
 from agent_server.observability.events import ENDS, MOST_AT_ONCE, EventLog
 from agent_server.sandboxes.cgroups import cgroup
-from agent_server.sandboxes.leftovers import reclaim
-from agent_server.sandboxes.loop_devices import LoopSweep
+from agent_server.sandboxes.orphans import reclaim_orphans
+from agent_server.sandboxes.loop_devices import LoopDeviceSweeper
 from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Store
@@ -45,7 +45,7 @@ class Dispatcher:
         self._executor = executor
         self._events = events
         self._waiters = LongPolls()
-        self._loops = LoopSweep(settings.sif_dir)
+        self._loops = LoopDeviceSweeper(settings.sif_dir)
         self._draining = False
         self._sweep_at = 0.0
         self._watched: dict[int, tuple[str, int]] = {}  # worker pid -> session, attempt
@@ -71,7 +71,7 @@ class Dispatcher:
             ) from taken
         self._store.set_limits(self._settings.limits)
         self._adopt()
-        if reclaimed := reclaim(
+        if reclaimed := reclaim_orphans(
             self._settings, active={f"{row['id']}.{row['attempt']}" for row in self._store.active()}
         ):
             log.warning("ended what killed workers had left of %s", ", ".join(reclaimed))
@@ -246,7 +246,7 @@ class Dispatcher:
         again = self._store.requeue(session_id, lost, attempt=attempt, most_attempts=MOST_ATTEMPTS)
         if again or self._store.end_without_result(session_id, lost, attempt=attempt):
             self._executor.kill_group(pid)
-            cgroup.reclaim(self._settings.scratch_dir, f"{session_id}.{attempt}".__eq__)
+            cgroup.remove_cgroups(self._settings.scratch_dir, f"{session_id}.{attempt}".__eq__)
             shutil.rmtree(self._settings.scratch_dir / f"{session_id}.{attempt}", ignore_errors=True)
 
     def _stop_unwanted(self) -> list[sqlite3.Row]:

@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from agent_server.agents import registry as plug
-from agent_server.agents.base import ModelEndpoint, Outcome
+from agent_server.agents.registry import load_agent
+from agent_server.agents.base import ModelEndpoint, AgentResult
 from agent_server.config import Settings
 from agent_server.grading import repository, reward
 from agent_server.grading.base import NO_SUBMISSION, Grade, Rules, grade
@@ -28,7 +28,7 @@ from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.binds import parse_binds
-from agent_server.sandboxes.processes import look_up, reap_orphans
+from agent_server.sandboxes.processes import read_process, reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.task import Task
@@ -100,7 +100,7 @@ def run(job: Job, settings: Settings) -> None:
     store = Store(settings.work_dir)
     costs = Costs()
     try:
-        me = look_up(os.getpid())
+        me = read_process(os.getpid())
         store.register_worker(job.session_id, job.attempt, me.pid, me.start_ticks)
         outcome, verdict = _Session(job, settings, store, costs).work()
         end = dict(
@@ -145,10 +145,10 @@ class _Session:
 
     def __init__(self, job: Job, settings: Settings, store: Store, costs: Costs):
         self._job, self._settings, self._store, self._costs = job, settings, store, costs
-        self._agent = plug.load(settings)
+        self._agent = load_agent(settings)
         self._dataset = datasets.load(job.task.dataset)
 
-    def work(self) -> tuple[Outcome, Grade]:
+    def work(self) -> tuple[AgentResult, Grade]:
         in_same = self._settings.grading_sandbox == "same"
         with self._sandbox("commands") as sandbox:
             with self._costs.of("prepare"):
@@ -164,7 +164,7 @@ class _Session:
         with self._gate("gradings"), self._sandbox("tests") as sandbox:
             return outcome, self._grade(outcome.submission, sandbox, None)
 
-    def _work_in(self, sandbox: Sandbox) -> Outcome:
+    def _work_in(self, sandbox: Sandbox) -> AgentResult:
         _patiently(lambda: self._store.model_called(self._job.session_id, self._job.attempt))
         with self._costs.of("agent"), _alarm(self._settings.agent_timeout_s + AGENT_GRACE_S):
             outcome = self._run_agent(sandbox)
@@ -180,7 +180,7 @@ class _Session:
         with self._costs.of("grading"):
             return grade(self._dataset, self._job.task, submission, sandbox, rules, begun=begun, log_file=log_file)
 
-    def _run_agent(self, sandbox: Sandbox) -> Outcome:
+    def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
         try:
             return self._agent.run(
@@ -214,7 +214,7 @@ class _Session:
             self._set_up(sandbox)
             yield sandbox
         finally:
-            used = sandbox.used()
+            used = sandbox.resource_usage()
             sandbox.close()
             reap_orphans()
             self._costs.cpu_seconds[used_for] = used.cpu_s
@@ -242,15 +242,15 @@ class _Session:
         )
 
 
-def _with_diff(outcome: Outcome, sandbox: Sandbox) -> Outcome:
+def _with_diff(outcome: AgentResult, sandbox: Sandbox) -> AgentResult:
     """What the agent left in its repository is its submission. What it left running may still exceed a limit."""
     try:
-        return Outcome(outcome.exit_status, True, repository.collect_diff(sandbox), outcome.n_calls)
+        return AgentResult(outcome.exit_status, True, repository.collect_diff(sandbox), outcome.n_calls)
     except SandboxLimitExceeded as exceeded:
-        return Outcome.over_limit(exceeded, outcome.n_calls)
+        return AgentResult.over_limit(exceeded, outcome.n_calls)
 
 
-def _reward(verdict: Grade, outcome: Outcome, settings: Settings) -> float:
+def _reward(verdict: Grade, outcome: AgentResult, settings: Settings) -> float:
     """By the server's mode, or as its reward command printed it, plus the penalty of the agent's exit status."""
     earned = verdict.given_reward
     if earned is None:

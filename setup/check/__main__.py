@@ -21,10 +21,10 @@ from pathlib import Path
 import requests
 
 from agent_server.__main__ import check_images, check_port
-from agent_server.agents import registry as plug
+from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.loop_devices import BLOCK_DEVICES, unconfigured
+from agent_server.sandboxes.loop_devices import BLOCK_DEVICES, find_unconfigured
 from agent_server.tasks.catalog import MODES, open_catalog
 from agent_server.worker.session import PR_SET_CHILD_SUBREAPER
 from client.errors import ConfigError, StackError
@@ -153,7 +153,7 @@ def settings_line(node: Node) -> Line:
 
 def agent_line(settings: Settings) -> Line:
     try:
-        plug.load(settings)
+        load_agent(settings)
     except StackError as wrong:
         return Line(FAIL, "agent", str(wrong), "correct AGENT_SERVER_AGENT or AGENT_SERVER_AGENT_CONFIG")
     return Line(OK, "agent", settings.agent)
@@ -238,10 +238,10 @@ def sandbox_line(node: Node) -> Line:
 def loops_line(node: Node) -> Line:
     """A leaked device is one that is unconfigured at two looks, as for the server's own sweep."""
     folders = {node.settings.sif_dir.resolve(), (node.demo / "images").resolve()}
-    first = {name for folder in folders for name in unconfigured(folder)}
+    first = {name for folder in folders for name in find_unconfigured(folder)}
     if first:
         time.sleep(LOOK_AGAIN_S)
-    leaked = sorted(first & {name for folder in folders for name in unconfigured(folder)})
+    leaked = sorted(first & {name for folder in folders for name in find_unconfigured(folder)})
     if leaked:
         remedy = f"the server's next start lets them go, or as root: losetup -d {' '.join(f'/dev/{name}' for name in leaked)}"
         return Line(WARN, "loops", f"left attached by killed sandbox starts: {', '.join(leaked)}", remedy)

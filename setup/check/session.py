@@ -15,7 +15,7 @@ from pathlib import Path
 
 import requests
 
-from agent_server.sandboxes.loop_devices import unconfigured
+from agent_server.sandboxes.loop_devices import find_unconfigured
 from agent_server.sandboxes.processes import descendants, kill, reap_orphans
 from agent_server.tasks.catalog import Catalog
 from client.api import AgentServerClient
@@ -68,7 +68,7 @@ def run_session(demo: Path) -> str:
             f"the right fix of {task.task_id} earned {view.reward}, not 1 ({view.agent_exit_status})",
             f"build the demo anew: rm -r {demo}, then {BUILD_DEMO}",
         )
-    left += [f"/dev/{device}" for device in unconfigured((demo / "images").resolve())]
+    left += [f"/dev/{device}" for device in find_unconfigured((demo / "images").resolve())]
     if left:
         raise SessionFault(
             f"reward 1, but this outlived the server and was ended or is still there: {', '.join(left)}", LOOK_ABOVE

@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 import pytest
 import requests
 
-from agent_server.sandboxes.processes import look_up
+from agent_server.sandboxes.processes import read_process
 from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
@@ -79,7 +79,7 @@ class RunningServer:
     def session_processes(self, worker: int) -> list[int]:
         """The worker and everything it started: they share its process group, or sit in a sandbox below it."""
         return (
-            [p.pid for p in map(look_up, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker]
+            [p.pid for p in map(read_process, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker]
             if worker
             else []
         )

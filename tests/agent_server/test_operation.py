@@ -7,7 +7,7 @@ import signal
 import pytest
 import requests
 
-from agent_server.sandboxes.processes import look_up
+from agent_server.sandboxes.processes import read_process
 from client.api import AgentServerClient
 from client.errors import ServerBusy
 from client.wire import SessionRequest
@@ -124,7 +124,7 @@ def test_a_drained_server_hands_its_sessions_to_the_next(own_server, model):
     held = requests.get(f"{server.url}/sessions/{at_work}?wait=60", timeout=20).json()
     assert held["status"] == "running", "whoever waits is answered before the server goes"
     server.process.wait(timeout=20)
-    assert look_up(worker) is not None, "the worker goes on by itself"
+    assert read_process(worker) is not None, "the worker goes on by itself"
     again = own_server(server.work_dir, AGENT_SERVER_TRAIN_CONCURRENCY="1")
     assert again.client.wait(at_work, timeout_s=30).reward == 1.0 and again.worker(at_work) == worker
     assert again.client.wait(queued, timeout_s=30).reward == 1.0

@@ -1,4 +1,4 @@
-"""A cgroup v2 for each sandbox, where one can be had (cgroup_room.py): the kernel holds memory, swap and tasks, and counts what it did.
+"""A cgroup v2 for each sandbox, where one can be had (delegation.py): the kernel holds memory, swap and tasks, and counts what it did.
 
 Its name says whose it is, so that the next server finds what a killed one left: the work directory's OWNER, session, attempt.
 Invariant: a sandbox that gets none runs without, and the watchdog alone keeps its limits.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from agent_server.sandboxes.cgroups.delegation import find_room
+from agent_server.sandboxes.cgroups.delegation import find_delegated_cgroup
 
 log = logging.getLogger(__name__)
 GONE_WITHIN_S = 2.0
@@ -29,7 +29,7 @@ class Cgroup:
     @classmethod
     def make(cls, scratch: Path, *, memory_bytes: int, tasks: int) -> "Cgroup | None":
         """For the sandbox of that scratch folder; `tasks` are processes and threads. None where there is no room."""
-        if (room := find_room()) is None:
+        if (room := find_delegated_cgroup()) is None:
             return None
         try:
             made = cls(Path(tempfile.mkdtemp(prefix=f"{_prefix(scratch.parent)}{scratch.name}.", dir=room)))
@@ -69,10 +69,10 @@ class Cgroup:
         return {"memory": min(memory["oom"], memory["oom_kill"]), "processes": tasks["max"]}
 
 
-def reclaim(scratch_dir: Path, is_left: Callable[[str], bool]) -> None:
+def remove_cgroups(scratch_dir: Path, is_left: Callable[[str], bool]) -> None:
     """Remove the cgroups of sandboxes whose scratch folder there, by its name, `is_left` over."""
     prefix = _prefix(scratch_dir)
-    for folder in find_room().glob(f"{prefix}*") if find_room() else ():
+    for folder in find_delegated_cgroup().glob(f"{prefix}*") if find_delegated_cgroup() else ():
         if is_left(folder.name.removeprefix(prefix).rpartition(".")[0]):
             _remove(folder)
 

@@ -20,7 +20,7 @@ LEAF = "agent-server"
 CONTROLLERS = {"memory", "pids"}
 
 
-def settle() -> Path | None:
+def set_up_delegation() -> Path | None:
     """For the server, before it starts others: move into LEAF and open the controllers to its siblings. Returns where those may
     be made, or None; a cgroup that holds other processes stays as it is."""
     if (own := _own()) is None:
@@ -45,7 +45,7 @@ def settle() -> Path | None:
 
 
 @cache
-def find_room() -> Path | None:
+def find_delegated_cgroup() -> Path | None:
     """Where sandboxes get cgroups, if the server has settled. One look a process."""
     own = _own()
     try:

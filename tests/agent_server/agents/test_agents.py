@@ -207,7 +207,7 @@ def test_leaving_cuts_the_calls_in_flight(sandbox):
 
 
 def test_a_class_of_ones_own_works_too(own_server, model):
-    server = own_server(AGENT_SERVER_AGENT="tests.agent_server.agents.own_agent:OwnAgent")
+    server = own_server(AGENT_SERVER_AGENT="tests.agent_server.agents.custom_agent:CustomAgent")
     view = server.run(model, [FIX])
     assert (view.status, view.reward, view.agent_exit_status, view.n_calls) == ("completed", 1.0, "Done", 1)
 
@@ -218,8 +218,8 @@ def test_a_class_of_ones_own_works_too(own_server, model):
         ("minni", "must be mini, MODULE:CLASS, or"),
         ("no.such.module:Agent", "No module named 'no'"),
         ("json:NoSuchClass", "NoSuchClass"),
-        ("tests.agent_server.agents.own_agent:NotAnAgent", "must have `run("),
-        ("tests.agent_server.agents.own_agent:Unfit", "must have `run("),
+        ("tests.agent_server.agents.custom_agent:NotAnAgent", "must have `run("),
+        ("tests.agent_server.agents.custom_agent:Unfit", "must have `run("),
         ("sandbox:", "names no command"),
     ],
 )
@@ -233,8 +233,8 @@ def test_an_agent_that_cannot_work_is_refused_at_the_start(tmp_path, named, expe
 
 def test_another_agent_does_not_load_mini(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from agent_server.agents import plug; from agent_server.config import Settings\n"
-        "plug.preload(Settings(data_path=Path('.'), sif_dir=Path('.'), work_dir=Path('.'), agent='sandbox: true'))\n"
+        "import sys; from pathlib import Path; from agent_server.agents.registry import preload_agent; from agent_server.config import Settings\n"
+        "preload_agent(Settings(data_path=Path('.'), sif_dir=Path('.'), work_dir=Path('.'), agent='sandbox: true'))\n"
         "assert not {'litellm', 'minisweagent'} & set(sys.modules)"
     )
     result = subprocess.run(

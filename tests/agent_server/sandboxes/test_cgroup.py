@@ -16,13 +16,12 @@ import pytest
 
 from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.cgroups import cgroup
-from agent_server.sandboxes.cgroups import delegation as cgroup_room
+from agent_server.sandboxes.cgroups import cgroup, delegation
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.cgroups.delegation import LEAF
-from agent_server.sandboxes.leftovers import reclaim
-from agent_server.sandboxes.limits import THREADS_A_PROCESS, Limits
-from agent_server.sandboxes.processes import descendants, look_up
+from agent_server.sandboxes.limits import THREADS_PER_PROCESS, Limits
+from agent_server.sandboxes.orphans import reclaim_orphans
+from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import SandboxLimitExceeded, SandboxStartFailed
 from tests.agent_server.conftest import eventually
@@ -45,7 +44,7 @@ class Kernel:
         (self.service / "cgroup.subtree_control").write_text("\n")
         self.mount("/")
         self.put_us("/system/agents")
-        monkeypatch.setattr(cgroup_room, "PROC", self.proc)
+        monkeypatch.setattr(delegation, "PROC", self.proc)
         monkeypatch.setattr(Path, "rmdir", lambda folder: self._rmdir(folder))
 
     def mount(self, root: str) -> None:
@@ -55,10 +54,10 @@ class Kernel:
 
     def put_us(self, path: str) -> None:
         (self.proc / "cgroup").write_text(f"4:memory:/elsewhere\n0::{path}\n")
-        cgroup_room.find_room.cache_clear()
+        delegation.find_delegated_cgroup.cache_clear()
 
     def settled(self) -> None:
-        cgroup_room.settle()
+        delegation.set_up_delegation()
         (self.service / "cgroup.subtree_control").write_text("memory pids\n")
         self.put_us(f"/system/agents/{LEAF}")
 
@@ -82,7 +81,7 @@ class Kernel:
 
 
 def _lives(pid: int) -> bool:
-    process = look_up(pid)
+    process = read_process(pid)
     return process is not None and process.state not in "ZX"
 
 
@@ -102,7 +101,7 @@ def kernel(monkeypatch):
         Path(folder).chmod(0o755)  # unlike tmp_path it can be read by another user
         yield Kernel(Path(folder), monkeypatch)
         monkeypatch.undo()
-    cgroup_room.find_room.cache_clear()
+    delegation.find_delegated_cgroup.cache_clear()
 
 
 @pytest.fixture
@@ -125,8 +124,8 @@ def made(kernel, tmp_path):
 
 
 def test_the_server_moves_aside_and_opens_the_controllers(kernel):
-    assert cgroup_room.find_room() is None
-    assert cgroup_room.settle() == kernel.service
+    assert delegation.find_delegated_cgroup() is None
+    assert delegation.set_up_delegation() == kernel.service
     assert (kernel.service / LEAF / "cgroup.procs").read_text() == str(os.getpid())
     assert (kernel.service / "cgroup.subtree_control").read_text() == "+memory +pids"
 
@@ -136,9 +135,9 @@ def test_a_started_process_finds_the_room_beside_its_leaf(kernel, root, ours):
     kernel.mount(root)
     kernel.put_us(f"{ours}/{LEAF}")
     (kernel.service / "cgroup.subtree_control").write_text("cpu memory pids\n")
-    assert cgroup_room.find_room() == kernel.service
+    assert delegation.find_delegated_cgroup() == kernel.service
     before = kernel.tree()
-    assert cgroup_room.settle() == kernel.service  # a server that was started in the leaf
+    assert delegation.set_up_delegation() == kernel.service  # a server that was started in the leaf
     assert kernel.tree() == before | {"system/agents/cgroup.subtree_control": "+memory +pids"}
 
 
@@ -187,17 +186,17 @@ def controllers_refused(kernel):
 def test_without_cgroups_nothing_changes(kernel, reason, tmp_path):
     reason(kernel)
     before = kernel.tree()
-    assert cgroup_room.settle() is None
-    assert cgroup_room.find_room() is None
+    assert delegation.set_up_delegation() is None
+    assert delegation.find_delegated_cgroup() is None
     assert make(tmp_path / "scratch" / "s.1") is None
-    cgroup.reclaim(tmp_path / "scratch", lambda name: True)
+    cgroup.remove_cgroups(tmp_path / "scratch", lambda name: True)
     assert kernel.tree() == before
 
 
 def test_refused_we_move_back(kernel):
     (kernel.service / "cgroup.procs").write_text("")
     controllers_refused(kernel)
-    assert cgroup_room.settle() is None
+    assert delegation.set_up_delegation() is None
     assert (kernel.service / "cgroup.procs").read_text() == str(os.getpid())
     assert [files["cgroup.procs"] for files in kernel.removed] == [str(os.getpid())]  # the leaf
 
@@ -206,7 +205,7 @@ def test_refused_we_move_back(kernel):
 def test_a_leaf_whose_siblings_are_not_limited_is_no_room(kernel, control):
     kernel.put_us(f"/system/agents/{LEAF}")
     (kernel.service / "cgroup.subtree_control").write_text(control)
-    assert cgroup_room.find_room() is None
+    assert delegation.find_delegated_cgroup() is None
 
 
 @pytest.fixture
@@ -221,13 +220,13 @@ def another_user():
 
 def test_a_hierarchy_that_is_not_ours_to_write_stays_as_it_is(kernel, another_user):
     before = kernel.tree()
-    assert cgroup_room.settle() is None
+    assert delegation.set_up_delegation() is None
     assert kernel.tree() == before and f"system/agents/{LEAF}" not in before
 
 
 def test_room_that_is_not_ours_to_write_is_none(settled_kernel, another_user):
     assert Path(settled_kernel.service, "cgroup.subtree_control").read_text() == "memory pids\n"
-    assert cgroup_room.find_room() is None
+    assert delegation.find_delegated_cgroup() is None
 
 
 # --- the cgroup of a sandbox --------------------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ def test_room_that_is_not_ours_to_write_is_none(settled_kernel, another_user):
 
 def test_limits_are_written(made):
     written = {name: (made.folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
-    assert written == {"memory.max": str(200 * MIB), "memory.swap.max": "0", "pids.max": str(50 * THREADS_A_PROCESS)}
+    assert written == {"memory.max": str(200 * MIB), "memory.swap.max": "0", "pids.max": str(50 * THREADS_PER_PROCESS)}
 
 
 @pytest.mark.parametrize("refused", ["memory.max", "pids.max"])
@@ -320,7 +319,7 @@ def test_a_dead_servers_cgroups_are_removed_and_no_others(kernel, tmp_path):
         make(ours.scratch_dir / "active.2"),
         make(theirs.scratch_dir / "left.1"),
     )
-    reclaim(ours, {"active.2"})
+    reclaim_orphans(ours, {"active.2"})
     assert [made.folder.exists() for made in (left, active, another)] == [False, True, True]
     assert (kernel.service / LEAF).exists()
 

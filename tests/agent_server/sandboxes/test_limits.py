@@ -16,7 +16,7 @@ import pytest
 
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
-from agent_server.sandboxes.processes import descendants, look_up
+from agent_server.sandboxes.processes import descendants, read_process
 from client.errors import SandboxDied, SandboxLimitExceeded
 from tests.agent_server.conftest import FILE, FIX, ROOT, eventually, launch, shut_down
 
@@ -172,7 +172,7 @@ def test_what_a_command_left_running_is_watched_too(start, program):
 
 
 def test_what_cannot_be_ended_alone_ends_with_its_sandbox(start, monkeypatch):
-    monkeypatch.setattr("agent_server.sandboxes.procfs.Inside.end_processes", lambda self, within_s: False)
+    monkeypatch.setattr("agent_server.sandboxes.procfs.SandboxProcfs.end_processes", lambda self, within_s: False)
     sandbox = start()
     with pytest.raises(SandboxLimitExceeded, match="processes"):
         run(sandbox, FORK_BOMB)
@@ -207,11 +207,11 @@ def test_a_sandbox_ends_with_its_worker(tmp_path, demo_image):
     worker = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     shell = int(worker.stdout.readline())
     time.sleep(0.2)
-    assert look_up(shell)
+    assert read_process(shell)
     worker.kill()
     worker.wait()
     worker.stdout.close()
-    eventually(lambda: not look_up(shell), within_s=2.0, what="the sandbox gone")
+    eventually(lambda: not read_process(shell), within_s=2.0, what="the sandbox gone")
 
 
 # --- through the whole server -------------------------------------------------------------------------------------------

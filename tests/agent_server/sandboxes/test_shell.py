@@ -7,7 +7,7 @@ import time
 import pytest
 
 from agent_server.sandboxes import apptainer, shell
-from agent_server.sandboxes.processes import descendants, look_up
+from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, InvalidRequest, SandboxDied, SandboxStartFailed
 from tests.agent_server.conftest import eventually
@@ -22,7 +22,7 @@ def sandbox(request, tmp_path, demo_image):
         started = PersistentShell(argv, start_timeout_s=10, env={"GREETING": "hello there", "PATH": os.environ["PATH"]})
     yield started
     started.close()
-    assert look_up(started.pid) is None
+    assert read_process(started.pid) is None
 
 
 def run(sandbox, command, timeout_s=10.0, cwd="/tmp"):
@@ -135,7 +135,8 @@ def test_close_ends_background_processes(sandbox):
     inside = [process.pid for process in descendants(sandbox.pid)]
     sandbox.close()
     eventually(
-        lambda: not [pid for pid in inside if (p := look_up(pid)) and p.state != "Z"], what="everything inside gone"
+        lambda: not [pid for pid in inside if (p := read_process(pid)) and p.state != "Z"],
+        what="everything inside gone",
     )
 
 

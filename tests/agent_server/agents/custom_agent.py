@@ -1,11 +1,11 @@
-"""An agent of the tests' own, plugged in by AGENT_SERVER_AGENT=tests.agent_server.agents.own_agent:OwnAgent."""
+"""An agent of the tests' own, plugged in by AGENT_SERVER_AGENT=tests.agent_server.agents.custom_agent:CustomAgent."""
 
 import requests
 
-from agent_server.agents.base import Outcome
+from agent_server.agents.base import AgentResult
 
 
-class OwnAgent:
+class CustomAgent:
     """Asks the model once, runs what it says, submits."""
 
     def run(self, problem_statement, sandbox, endpoint, *, agent_timeout_s, command_timeout_s, trajectory, seconds):
@@ -16,7 +16,7 @@ class OwnAgent:
         command = answer["choices"][0]["message"]["content"].removeprefix("```bash\n").removesuffix("\n```")
         result = sandbox.run(command, cwd="/testbed", timeout_s=command_timeout_s)
         trajectory.write_text(result.output)
-        return Outcome("Done", True, "", 1)
+        return AgentResult("Done", True, "", 1)
 
 
 class Unfit:

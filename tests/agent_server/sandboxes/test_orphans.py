@@ -12,9 +12,9 @@ import pytest
 
 from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.leftovers import LABEL, LINK_PREFIX, OLD_LINK_S, reclaim, remove_old_links
-from agent_server.sandboxes.loop_devices import LoopSweep
-from agent_server.sandboxes.processes import descendants, kill, look_up
+from agent_server.sandboxes.loop_devices import LoopDeviceSweeper
+from agent_server.sandboxes.orphans import LABEL, LINK_PREFIX, STALE_LINK_S, reclaim_orphans, remove_stale_links
+from agent_server.sandboxes.processes import descendants, kill, read_process
 from tests.agent_server.conftest import DEMO, FIX, eventually
 from tests.agent_server.test_recovery import kill_server
 
@@ -26,8 +26,8 @@ def test_only_old_folders_of_links_are_removed(tmp_path, monkeypatch):
         (tmp_path / f"{LINK_PREFIX}{name}" / "demo.sif").symlink_to("/nowhere.sif")
     (tmp_path / f"{LINK_PREFIX}holding" / "file").write_text("somebody's")
     for name in ("old", "holding"):
-        os.utime(tmp_path / f"{LINK_PREFIX}{name}", (0, time.time() - OLD_LINK_S - 60))
-    remove_old_links()
+        os.utime(tmp_path / f"{LINK_PREFIX}{name}", (0, time.time() - STALE_LINK_S - 60))
+    remove_stale_links()
     assert sorted(path.name.removeprefix(LINK_PREFIX) for path in tmp_path.iterdir()) == ["holding", "new"]
     assert (tmp_path / f"{LINK_PREFIX}holding" / "file").exists() and (
         tmp_path / f"{LINK_PREFIX}new" / "demo.sif"
@@ -35,7 +35,7 @@ def test_only_old_folders_of_links_are_removed(tmp_path, monkeypatch):
 
 
 def lives(pid: int) -> bool:
-    process = look_up(pid)
+    process = read_process(pid)
     return process is not None and process.state != "Z"
 
 
@@ -69,13 +69,13 @@ def test_only_what_is_ours_and_not_active_is_ended(tmp_path, start):
     )
     (ours.scratch_dir / "empty.1").mkdir()
     inside = [process.pid for process in descendants(left_over.pid)]
-    assert reclaim(ours, {"active.2"}) == ["empty.1", "left.1"]
+    assert reclaim_orphans(ours, {"active.2"}) == ["empty.1", "left.1"]
     eventually(lambda: not any(map(lives, inside)), what="all of the leftover gone")
     assert [folder.name for folder in ours.scratch_dir.iterdir()] == ["active.2"]
     for sandbox in (active, neighbour):
         assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
         assert len(descendants(sandbox.pid)) == 3  # shell, two asleep
-    assert reclaim(ours, {"active.2"}) == []
+    assert reclaim_orphans(ours, {"active.2"}) == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_label_that_does_not_fit_kills_nobody(tmp_path, start, label):
     (folder / LABEL).write_text(
         label.replace("PID", str(pid)).replace("TICKS", str(ticks)).replace("BOOT", true["boot"])
     )
-    assert reclaim(ours, set()) == ["left.1"]
+    assert reclaim_orphans(ours, set()) == ["left.1"]
     assert sandbox.run("echo alive", cwd="/", timeout_s=5).output == "alive\n"
 
 
@@ -108,7 +108,9 @@ def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, mode
     worker = server.worker(orphaned)
     label = json.loads((server.work_dir / "scratch" / f"{orphaned}.1" / LABEL).read_text())
     left = [pid for pid, _ in label["processes"]]
-    (watchdog,) = [pid for pid in server.session_processes(worker) if look_up(pid).parent == worker and pid not in left]
+    (watchdog,) = [
+        pid for pid in server.session_processes(worker) if read_process(pid).parent == worker and pid not in left
+    ]
     theirs = neighbour.session_processes(neighbour.worker(foreign))
     kill_server(server)
     os.kill(watchdog, signal.SIGKILL)
@@ -140,7 +142,7 @@ def test_a_loop_device_of_a_killed_start_is_let_go_and_no_other(tmp_path):
         losetup = ["losetup", "--find", "--show", "--read-only", *options, str(folder / f"{name}.sif")]
         attached[name] = Path(subprocess.run(losetup, check=True, capture_output=True, text=True).stdout.strip()).name
     try:
-        loops = LoopSweep(ours)
+        loops = LoopDeviceSweeper(ours)
         assert loops.sweep() == [], "it may be a start under way"
         assert loops.sweep() == [attached["left"]] and loops.sweep() == []
         still = {name for name, device in attached.items() if Path(f"/sys/block/{device}/loop/backing_file").exists()}

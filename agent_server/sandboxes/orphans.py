@@ -15,18 +15,18 @@ from pathlib import Path
 
 from agent_server.config import Settings
 from agent_server.sandboxes.cgroups import cgroup
-from agent_server.sandboxes.processes import Process, descendants, kill, look_up
+from agent_server.sandboxes.processes import Process, descendants, kill, read_process
 
 log = logging.getLogger(__name__)
 LABEL = "processes.json"
 GONE_WITHIN_S = 5.0
 LINK_PREFIX = "swe-rl-image-"
-OLD_LINK_S = 3600.0
+STALE_LINK_S = 3600.0
 
 
-def write_label(scratch: Path, pids: list[int]) -> None:
+def record_processes(scratch: Path, pids: list[int]) -> None:
     """Note these processes as what runs for the folder's session. A disk that refuses costs the label, not the session."""
-    processes = [(process.pid, process.start_ticks) for process in map(look_up, pids) if process]
+    processes = [(process.pid, process.start_ticks) for process in map(read_process, pids) if process]
     try:
         (scratch / LABEL).write_text(json.dumps({"boot": _boot(), "processes": processes}))
     except OSError as refused:
@@ -37,7 +37,7 @@ def write_label(scratch: Path, pids: list[int]) -> None:
         )
 
 
-def reclaim(settings: Settings, active: set[str]) -> list[str]:
+def reclaim_orphans(settings: Settings, active: set[str]) -> list[str]:
     """End what is left of sessions that are not `active` (`SESSION.ATTEMPT`), and remove their scratch folders.
 
     Returns the names of those that something was left of. Nothing of another work directory is touched.
@@ -49,18 +49,18 @@ def reclaim(settings: Settings, active: set[str]) -> list[str]:
     deadline = time.monotonic() + GONE_WITHIN_S
     while any(_same(root) for root in roots) and time.monotonic() < deadline:
         time.sleep(0.01)
-    cgroup.reclaim(settings.scratch_dir, lambda name: name not in active)
+    cgroup.remove_cgroups(settings.scratch_dir, lambda name: name not in active)
     for folder in reclaimed:
         shutil.rmtree(folder, ignore_errors=True)
-    remove_old_links()
+    remove_stale_links()
     return [folder.name for folder in reclaimed]
 
 
-def remove_old_links() -> None:
+def remove_stale_links() -> None:
     """Folders of links to images that workers left which were killed within a start. Whoever made them: no start takes so long."""
     for folder in Path(tempfile.gettempdir()).glob(f"{LINK_PREFIX}*"):
         try:
-            if folder.stat().st_mtime < time.time() - OLD_LINK_S:
+            if folder.stat().st_mtime < time.time() - STALE_LINK_S:
                 for entry in filter(Path.is_symlink, folder.iterdir()):
                     entry.unlink()
                 folder.rmdir()
@@ -83,7 +83,7 @@ def _labelled(folder: Path) -> list[Process]:
 
 
 def _same(noted: Process) -> bool:
-    now = look_up(noted.pid)
+    now = read_process(noted.pid)
     return now is not None and now.start_ticks == noted.start_ticks and now.state not in "ZX"
 
 
