@@ -18,8 +18,8 @@ from agent_server.config import Settings
 from agent_server.executors.base import Executor
 from agent_server.observability.events import ENDS, MOST_AT_ONCE, EventLog
 from agent_server.sandboxes.cgroups import cgroup
-from agent_server.sandboxes.orphans import reclaim_orphans
 from agent_server.sandboxes.loop_devices import LoopDeviceSweeper
+from agent_server.sandboxes.orphans import reclaim_orphans
 from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Store

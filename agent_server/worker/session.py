@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.agents.registry import load_agent
-from agent_server.agents.base import ModelEndpoint, AgentResult
 from agent_server.config import Settings
 from agent_server.grading import repository, reward
 from agent_server.grading.base import NO_SUBMISSION, Grade, Rules, grade
