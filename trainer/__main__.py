@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from client.errors import ConfigError, StackError, StorageError
-from trainer.config.checks import missing_here, require_here
-from trainer.config.file import load
-from trainer.config.schema import Config, keys
+from trainer.config.checks import missing_on_this_machine, require_machine
+from trainer.config.file import load_config
+from trainer.config.schema import Config, config_keys
 from trainer.interrupts import Interrupted, Interrupts
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -25,11 +25,11 @@ def main(arguments: list[str]) -> int:
     with Interrupts() as interrupts:
         try:
             options = _parser().parse_args(arguments)
-            config = load(options.file, options.overrides)
+            config = load_config(options.file, options.overrides)
             if options.command == "check":
                 _check(options.file, config)
             else:
-                require_here(config)
+                require_machine(config)
                 from trainer.launch import run  # torch and transformers are only loaded for a run that can start
 
                 run(config, interrupts)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 def _check(file: Path, config: Config) -> None:
     print(f"{file}: valid")
-    for problem in missing_here(config):
+    for problem in missing_on_this_machine(config):
         print(f"  not on this machine: {problem}")
 
 
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _all_keys() -> str:
     lines = ["keys of FILE (units stand in the names; paths are relative to the folder the command runs in):"]
-    for key, field in keys():
+    for key, field in config_keys():
         default = field.get_default(call_default_factory=True)
         shown = "required" if default is PydanticUndefined else "none" if default is None else f"default {default}"
         lines.append(f"  {key}  ({shown})")

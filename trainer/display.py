@@ -18,7 +18,7 @@ PLAIN_EVERY_S = 15.0
 
 
 class Display:
-    """Enter it around a run. `phase` and `progress` say where the run is; `say` prints a line that stays."""
+    """Enter it around a run. `phase` and `progress` say where the run is; `message` prints a line that stays."""
 
     def __init__(self, stream: TextIO | None = None):
         self._start = self._phase_start = time.monotonic()
@@ -38,7 +38,7 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self._console.print(Text(text))
 
     def phase(self, name: str) -> None:

@@ -60,7 +60,7 @@ class Interrupts:
         return None if self._signum is None else 128 + self._signum
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Let no signal in before the block is left. For short blocks, and for cleaning up."""
         assert threading.current_thread() is threading.main_thread()
         self._holds += 1

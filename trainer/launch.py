@@ -20,9 +20,9 @@ from trainer.config.schema import Config
 from trainer.display import Display
 from trainer.gateway.control import GatewayControl
 from trainer.interrupts import Interrupted, Interrupts
-from trainer.loop import Loop, Parts
+from trainer.loop import Components, Loop
 from trainer.rollouts.manager import RolloutManager
-from trainer.run_dir import RunLog
+from trainer.run_dir import RunDir
 from trainer.services.service import require_free_port
 
 
@@ -38,24 +38,24 @@ def run(config: Config, interrupts: Interrupts) -> None:
     if config.agent_server.url is not None:
         _require_answer(config.agent_server.url)
     resume = _checkpoint_to_resume(config)
-    log = RunLog(config)
+    log = RunDir(config)
     with Display() as display:
-        display.say(f"run folder: {log.directory}")
+        display.message(f"run folder: {log.directory}")
         try:
             with _stopping(interrupts, display) as start:
                 _prepare(config, resume, log, display, interrupts, start).run()
         except Interrupted as interrupted:
-            display.say(f"ended by {interrupted}; what was finished is in {log.directory}")
+            display.message(f"ended by {interrupted}; what was finished is in {log.directory}")
             raise
         finally:
             shutil.rmtree(_weights_dir(log), ignore_errors=True)
-        display.say(f"done: {log.directory}")
+        display.message(f"done: {log.directory}")
 
 
 def _prepare(
     config: Config,
     resume: Checkpoint | None,
-    log: RunLog,
+    log: RunDir,
     display: Display,
     interrupts: Interrupts,
     start: Callable[[Startable], None],
@@ -72,7 +72,9 @@ def _prepare(
         )
 
     display.phase("starting")
-    display.say(f"starting vLLM, gateway{'' if config.agent_server.url else ', agent server'}; they print to {logs}")
+    display.message(
+        f"starting vLLM, gateway{'' if config.agent_server.url else ', agent server'}; they print to {logs}"
+    )
     for service in services:
         start(service)
     if config.agent_server.url is None:  # the quickest to start, and the one that looks at rows and images
@@ -85,7 +87,7 @@ def _prepare(
     display.phase("waiting for the gateway and vLLM")
     gateway.wait_ready(config.gateway.start_timeout_s)
     engine.wait_ready(config.engine.start_timeout_s)
-    display.say("all services are up")
+    display.message("all services are up")
 
     def watch() -> None:
         for service in services:
@@ -98,8 +100,8 @@ def _prepare(
         build.client_settings(config, log.directory / "sessions", run_id), control, interrupts, watch
     )
     checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
-    parts = Parts(engine, control, actor, rollouts, checkpoints)
-    return Loop(config, parts, log, display, interrupts, run_id, _weights_dir(log), resume.step if resume else 0)
+    components = Components(engine, control, actor, rollouts, checkpoints)
+    return Loop(config, components, log, display, interrupts, run_id, _weights_dir(log), resume.step if resume else 0)
 
 
 @contextmanager
@@ -108,14 +110,14 @@ def _stopping(interrupts: Interrupts, display: Display) -> Iterator[Callable[[St
     started = ExitStack()
 
     def start(service: Startable) -> None:
-        with interrupts.held():
+        with interrupts.deferred():
             started.callback(service.stop)
             service.start()
 
     try:
         yield start
     finally:
-        with interrupts.held():
+        with interrupts.deferred():
             display.phase("stopping what was started")
             started.close()
 
@@ -136,7 +138,7 @@ def _checkpoint_to_resume(config: Config) -> Checkpoint | None:
     return newest
 
 
-def _weights_dir(log: RunLog) -> Path:
+def _weights_dir(log: RunDir) -> Path:
     return log.directory / "weights"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from client.errors import ServerError
-from trainer.actors.base import Actor, StepReport, Weighted
+from trainer.actors.base import Actor, StepReport, TrainingSample
 from trainer.algorithms.advantages import group_normalized
 from trainer.checkpoints import Checkpoints
 from trainer.config.schema import Config
@@ -20,21 +20,21 @@ from trainer.display import Display
 from trainer.engines.base import Engine, Sampling
 from trainer.interrupts import Interrupts
 from trainer.rollouts.manager import RolloutManager, Rollouts
-from trainer.run_dir import RunLog, summary
+from trainer.run_dir import RunDir, rollout_metrics
 
 
-class Versions(Protocol):
+class WeightVersions(Protocol):
     """Whoever must know which weights are served: the gateway."""
 
     def set_version(self, version: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """What the loop drives. All are ready to work."""
 
     engine: Engine
-    gateway: Versions
+    gateway: WeightVersions
     actor: Actor
     rollouts: RolloutManager
     checkpoints: Checkpoints
@@ -48,15 +48,15 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        parts: Parts,
-        log: RunLog,
+        components: Components,
+        log: RunDir,
         display: Display,
         interrupts: Interrupts,
         run_id: str,
         weights_dir: Path,
         done: int = 0,
     ):
-        self._config, self._parts, self._log, self._display = config, parts, log, display
+        self._config, self._components, self._log, self._display = config, components, log, display
         self._interrupts, self._run_id, self._weights_dir = interrupts, run_id, weights_dir
         self._done, self._version = done, 0
 
@@ -68,11 +68,11 @@ class Loop:
             self._step(step)
             if step == steps or (every and step % every == 0):
                 self._phase(f"step {step}/{steps}: checkpoint")
-                self._parts.checkpoints.save(step, self._parts.actor)
+                self._components.checkpoints.save(step, self._components.actor)
             if step == steps or (self._config.eval.every_steps and step % self._config.eval.every_steps == 0):
                 after = self._evaluate(step)
         if before is not None:
-            self._display.say(f"held-out resolved rate: before {before:.1%}, after {after:.1%}")
+            self._display.message(f"held-out resolved rate: before {before:.1%}, after {after:.1%}")
 
     def _evaluate(self, step: int) -> float | None:
         """The held-out resolved rate now, None where none is wanted. The same groups every time: a group keeps its row."""
@@ -83,36 +83,36 @@ class Loop:
         started = time.monotonic()
         group_ids = [f"{self._run_id}-eval{number:04d}" for number in range(wanted.tasks)]
         rollouts = self._collect("eval", step, group_ids, wanted.samples, wanted.temperature)
-        metrics = summary(rollouts)
+        metrics = rollout_metrics(rollouts)
         metrics["n_tasks"] = len({sample.metadata.get("task_id", sample.group_id) for sample in rollouts.samples})
         self._log.evaluation(step, metrics | {"seconds": round(time.monotonic() - started, 2)})
-        self._display.say(
+        self._display.message(
             f"evaluation after {step} steps: {metrics['resolved_rate']:.1%} of {metrics['n_samples']} sessions resolved, {metrics['n_tasks']} tasks"
         )
         return metrics["resolved_rate"]
 
     def _step(self, step: int) -> None:
-        config, parts, seconds = self._config, self._parts, {}
+        config, components, seconds = self._config, self._components, {}
         name = f"step {step}/{config.train.steps}"
         self._phase(f"{name}: rollouts")
         with _timed(seconds, "rollout"):
             group_ids = [f"{self._run_id}-s{step:04d}g{number:03d}" for number in range(config.rollout.groups_per_step)]
             rollouts = self._collect("train", step, group_ids, config.rollout.group_size, config.rollout.temperature)
-        groups = weigh(rollouts)
+        groups = compute_advantages(rollouts)
         report = None
         if groups:
             self._phase(f"{name}: optimizer step")
             with _timed(seconds, "train"):
-                report = parts.actor.step(groups)
+                report = components.actor.step(groups)
         if report and report.updated:
             self._phase(f"{name}: new weights")
             with _timed(seconds, "save_weights"):
-                parts.actor.save_weights(self._weights_dir)
+                components.actor.save_weights(self._weights_dir)
             with _timed(seconds, "load_weights"):
                 self._version += 1
-                parts.engine.load_weights(self._weights_dir, self._version)
-                parts.gateway.set_version(self._version)
-        metrics = summary(rollouts) | {
+                components.engine.load_weights(self._weights_dir, self._version)
+                components.gateway.set_version(self._version)
+        metrics = rollout_metrics(rollouts) | {
             "n_groups": len(rollouts.groups),
             "n_groups_trained": len(groups),
             "weights_version": self._version,
@@ -120,18 +120,18 @@ class Loop:
             **(asdict(report) if report else dict.fromkeys(StepReport.__dataclass_fields__)),
         }
         self._log.step(step, metrics)
-        self._display.say(describe(name, metrics))
+        self._display.message(describe_step(name, metrics))
 
     def _collect(self, mode: str, step: int, group_ids: list[str], size: int, temperature: float) -> Rollouts:
         settings = self._config.rollout
         sampling = Sampling(temperature=temperature, top_p=settings.top_p, max_tokens=settings.max_tokens)
 
-        def on_finished(finished):
+        def on_result(finished):
             self._log.session(mode, step, finished)
             if finished.failure or finished.alarm:
-                self._display.say(f"session {finished.session.session_id}: {finished.failure or finished.alarm}")
+                self._display.message(f"session {finished.session.session_id}: {finished.failure or finished.alarm}")
 
-        rollouts = self._parts.rollouts.run(group_ids, size, mode, sampling, self._display.progress, on_finished)
+        rollouts = self._components.rollouts.run(group_ids, size, mode, sampling, self._display.progress, on_result)
         if not rollouts.samples:
             raise ServerError(
                 f"none of {len(rollouts.attempts)} {mode} sessions returned a reward; the last failure: {rollouts.failures[-1]}"
@@ -143,17 +143,19 @@ class Loop:
         self._display.phase(name)
 
 
-def weigh(rollouts: Rollouts) -> list[list[Weighted]]:
+def compute_advantages(rollouts: Rollouts) -> list[list[TrainingSample]]:
     """The samples with their advantages, by group. Groups whose rewards are all equal teach nothing and are left out."""
     groups = []
     for group in rollouts.groups:
         advantages = group_normalized([sample.reward for sample in group.samples])
         if any(advantages):
-            groups.append([Weighted(sample.trace, advantage) for sample, advantage in zip(group.samples, advantages)])
+            groups.append(
+                [TrainingSample(sample.trace, advantage) for sample, advantage in zip(group.samples, advantages)]
+            )
     return groups
 
 
-def describe(name: str, metrics: dict) -> str:
+def describe_step(name: str, metrics: dict) -> str:
     """A step in one line."""
     line = f"{name}: reward {metrics['reward_mean']:.2f}, resolved {metrics['resolved_rate']:.0%} of {metrics['n_samples']}"
     if not metrics["updated"]:

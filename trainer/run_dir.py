@@ -23,13 +23,13 @@ from trainer.config.file import to_toml
 from trainer.config.schema import Config
 from trainer.records import Segment
 from trainer.rollouts.manager import Rollouts
-from trainer.rollouts.result import Finished
+from trainer.rollouts.result import RolloutResult
 
 RESOLVED = 1.0
 RUNNING_MEAN_STEPS = 5
 
 
-class RunLog:
+class RunDir:
     """The folder of one run. `decode` turns token ids into text, for readers of the trajectories only."""
 
     def __init__(self, config: Config):
@@ -41,7 +41,7 @@ class RunLog:
         self._rewards: list[tuple[int, float]] = []
         self._held_out: list[tuple[int, float]] = []
 
-    def session(self, stage: str, step: int, finished: Finished) -> None:
+    def session(self, stage: str, step: int, finished: RolloutResult) -> None:
         """Add a session to the trajectories of `stage` (`step` or `eval`)."""
         record = {
             "session_id": finished.session.session_id,
@@ -113,7 +113,7 @@ class RunLog:
         part.replace(self.directory / "reward.png")
 
 
-def summary(rollouts: Rollouts) -> dict:
+def rollout_metrics(rollouts: Rollouts) -> dict:
     """The figures of a set of rollouts that training steps and evaluations share."""
     samples = rollouts.samples
     n = len(samples)

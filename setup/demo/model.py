@@ -168,7 +168,7 @@ def warm_start(base: Path, directory: Path, episodes: list[list[dict]], key: str
     traces = [episode_trace(messages, renderer, tokenizer) for messages in episodes]
     started = time.monotonic()
     for number, batch in enumerate(batches(len(traces), recipe), start=1):
-        loss = actor.imitate([traces[i] for i in batch])
+        loss = actor.sft_step([traces[i] for i in batch])
         say(f"warm start: step {number}/{recipe.steps}, loss {loss:.3f}, {time.monotonic() - started:.0f} s")
     actor.save_weights(directory)
     (directory / MADE_FROM).write_text(key)  # last: without it the folder counts as not made

@@ -21,8 +21,8 @@ def test_a_signal_is_raised_where_it_comes(interrupts, signum):
 
 def test_a_held_block_is_finished_first(interrupts):
     finished = []
-    with pytest.raises(Interrupted), interrupts.held():
-        with interrupts.held():
+    with pytest.raises(Interrupted), interrupts.deferred():
+        with interrupts.deferred():
             interrupt()
         finished.append("inner")
     assert finished == ["inner"]
@@ -46,7 +46,7 @@ def test_a_swallowed_signal_comes_up_at_the_next_check(interrupts):
 
 
 def test_an_error_in_a_held_block_stays_the_error(interrupts):
-    with pytest.raises(ValueError), interrupts.held():
+    with pytest.raises(ValueError), interrupts.deferred():
         interrupt()
         raise ValueError
     with pytest.raises(Interrupted):

@@ -16,7 +16,7 @@ import pytest
 from client.errors import ConfigError, ServerUnreachable
 from trainer import launch
 from trainer.checkpoints import Checkpoints
-from trainer.config.file import load
+from trainer.config.file import load_config
 from trainer.interrupts import Interrupts
 from trainer.services.service import free_port
 
@@ -194,7 +194,7 @@ def refused(tmp_path):
 
     def refused(kind: type[Exception], *overrides: str) -> str:
         ports = [f"{section}.port={free_port()}" for section in ("engine", "gateway", "agent_server")]
-        config = load(ROOT / "scripts/runs/quickstart.toml", [f"run.dir={tmp_path}/runs", *ports, *overrides])
+        config = load_config(ROOT / "scripts/runs/quickstart.toml", [f"run.dir={tmp_path}/runs", *ports, *overrides])
         with pytest.raises(kind) as caught:
             launch.run(config, Interrupts())
         assert not (tmp_path / "runs").exists()

@@ -10,13 +10,13 @@ import pytest
 from client.errors import ServerError
 from trainer.actors.base import StepReport
 from trainer.checkpoints import Checkpoints
-from trainer.config.file import load
+from trainer.config.file import load_config
 from trainer.display import Display
 from trainer.interrupts import Interrupted, Interrupts
-from trainer.loop import Loop, Parts
+from trainer.loop import Components, Loop
 from trainer.records import Segment, Trace
 from trainer.rollouts.manager import ClientSettings, RolloutManager
-from trainer.run_dir import RunLog
+from trainer.run_dir import RunDir
 
 QUICKSTART = Path(__file__).parents[2] / "scripts" / "runs" / "quickstart.toml"
 # The reward of a session is 1 for the first client of a group and 0 for the others.
@@ -69,7 +69,7 @@ def recorder():
 
 @pytest.fixture
 def make_loop(tmp_path, recorder, capsys):
-    def make(*overrides, other=0, command=None, interrupts=None, done=0) -> tuple[Loop, RunLog]:
+    def make(*overrides, other=0, command=None, interrupts=None, done=0) -> tuple[Loop, RunDir]:
         overrides = [
             "rollout.groups_per_step=2",
             "rollout.group_size=2",
@@ -78,7 +78,7 @@ def make_loop(tmp_path, recorder, capsys):
             "train.steps=2",
             *overrides,
         ]
-        config = load(QUICKSTART, [f"run.dir={tmp_path}/runs", *overrides])
+        config = load_config(QUICKSTART, [f"run.dir={tmp_path}/runs", *overrides])
         interrupts = interrupts or Interrupts()
         env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
         (tmp_path / "seen").mkdir()
@@ -93,15 +93,15 @@ def make_loop(tmp_path, recorder, capsys):
             max_clients=8,
             max_tries=2,
         )
-        log = RunLog(config)
-        parts = Parts(
+        log = RunDir(config)
+        components = Components(
             recorder,
             recorder,
             recorder,
             RolloutManager(settings, recorder, interrupts, lambda: None),
             Checkpoints(log.directory / "checkpoints"),
         )
-        return Loop(config, parts, log, Display(), interrupts, "run-1", log.directory / "weights", done), log
+        return Loop(config, components, log, Display(), interrupts, "run-1", log.directory / "weights", done), log
 
     return make
 

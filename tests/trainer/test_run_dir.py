@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from client.errors import ConfigError
-from trainer.config.file import load
+from trainer.config.file import load_config
 from trainer.display import Display
 from trainer.records import Group, Segment, Trace
 from trainer.rollouts.manager import Progress, Rollouts
 from trainer.rollouts.process import ClientExit, Session
-from trainer.rollouts.result import join
-from trainer.run_dir import RunLog, summary
+from trainer.rollouts.result import to_result
+from trainer.run_dir import RunDir, rollout_metrics
 
 QUICKSTART = Path(__file__).parents[2] / "scripts" / "runs" / "quickstart.toml"
 TRACE = Trace((Segment(-1, False, (1, 2)), Segment(0, True, (3, 4, 5), (-0.5, -0.25, -1.0), 7, "length")), n_calls=2)
@@ -21,7 +21,7 @@ TRACE = Trace((Segment(-1, False, (1, 2)), Segment(0, True, (3, 4, 5), (-0.5, -0
 
 @pytest.fixture
 def make_log(tmp_path):
-    return lambda: RunLog(load(QUICKSTART, [f"run.dir={tmp_path}/runs"]))
+    return lambda: RunDir(load_config(QUICKSTART, [f"run.dir={tmp_path}/runs"]))
 
 
 def attempt(number: int, reward: float | None, n_calls: int = 2):
@@ -30,7 +30,7 @@ def attempt(number: int, reward: float | None, n_calls: int = 2):
         if reward is None
         else {"reward": reward, "metadata": {"exit_status": "Submitted", "n_calls": n_calls, "submission": "diff"}}
     )
-    return join(
+    return to_result(
         Session(f"g.{number}", "g", "train"), ClientExit(1 if reward is None else 0, output, "log"), TRACE, 1.5, False
     )
 
@@ -38,14 +38,14 @@ def attempt(number: int, reward: float | None, n_calls: int = 2):
 def test_every_run_gets_a_folder_of_its_own(make_log):
     logs = [make_log() for _ in range(3)]
     assert [log.directory.name for log in logs] == ["quickstart", "quickstart-2", "quickstart-3"]
-    config = load(logs[0].directory / "config.resolved.toml", [])
-    assert config == load(QUICKSTART, [f"run.dir={config.run.dir}"])
+    config = load_config(logs[0].directory / "config.resolved.toml", [])
+    assert config == load_config(QUICKSTART, [f"run.dir={config.run.dir}"])
 
 
 def test_a_place_where_no_run_can_be_kept_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=f"run.dir .{tmp_path}/file. cannot be written to"):
-        RunLog(load(QUICKSTART, [f"run.dir={tmp_path}/file"]))
+        RunDir(load_config(QUICKSTART, [f"run.dir={tmp_path}/file"]))
 
 
 def test_every_session_is_kept_with_its_tokens_the_failed_ones_too(make_log):
@@ -65,7 +65,7 @@ def test_every_session_is_kept_with_its_tokens_the_failed_ones_too(make_log):
 def test_the_figures_of_rollouts_leave_failures_out():
     attempts = [attempt(1, 1.0), attempt(2, 0.0, n_calls=1), attempt(3, None), attempt(4, None)]
     group = Group("g", tuple(done.sample for done in attempts if done.sample))
-    figures = summary(Rollouts((group,), tuple(attempts), refills=2))
+    figures = rollout_metrics(Rollouts((group,), tuple(attempts), refills=2))
     assert (figures["reward_mean"], figures["resolved_rate"], figures["n_samples"], figures["n_sessions"]) == (
         0.5,
         0.5,
@@ -112,7 +112,7 @@ def test_the_display_says_in_a_file_what_it_shows_on_a_terminal(monkeypatch):
     with Display(out) as display:
         display.phase("step 1/2: rollouts")
         display.progress(Progress(queued=3, running=2, done=2, total=7, refills=1, rewards=(1.0, 0.0)))
-        display.say("a line that stays")
+        display.message("a line that stays")
     progress, said = out.getvalue().splitlines()
     assert (
         "step 1/2: rollouts" in progress
@@ -132,6 +132,6 @@ def test_the_display_redraws_one_line_on_a_terminal(monkeypatch):
     with Display(out) as display:
         display.phase("step 1/2: rollouts")
         display.progress(Progress(queued=0, running=2, done=0, total=2, refills=0, rewards=()))
-        display.say("a line that stays")
+        display.message("a line that stays")
     assert "2 running, 0/2 done" in out.getvalue() and "a line that stays" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")  # nothing of the redrawn line is left

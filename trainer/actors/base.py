@@ -12,7 +12,7 @@ from trainer.records import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class TrainingSample:
     """A trace and the one advantage that all its sampled tokens share."""
 
     trace: Trace
@@ -38,7 +38,7 @@ class StepReport:
 
 
 class Actor(Protocol):
-    def step(self, groups: Sequence[Sequence[Weighted]]) -> StepReport:
+    def step(self, groups: Sequence[Sequence[TrainingSample]]) -> StepReport:
         """One optimizer step on all groups; the samples of one inner sequence share a prompt (and so may be packed)."""
 
     def save_weights(self, directory: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.actors.base import Weighted
+from trainer.actors.base import TrainingSample
 from trainer.records import Trace
 
 ROOT = -1
@@ -47,7 +47,7 @@ def ancestor_mask(end: Tensor) -> Tensor:
     return ((index <= index[:, None]) & (index[:, None] < end))[None, None]
 
 
-def pack(samples: Sequence[Weighted], max_tokens: int) -> list[Pack]:
+def pack(samples: Sequence[TrainingSample], max_tokens: int) -> list[Pack]:
     """Merge `samples`, in their order, into tries of at most `max_tokens` nodes each.
 
     Samples of one group should be neighbours: they share most. A sample is never split: one that alone exceeds
@@ -80,7 +80,7 @@ class _Trie:
         self.children: dict[tuple[int, int], int] = {}
         self.trained: list[tuple[int, int, float, float]] = []  # predicting node, target, old logprob, advantage
 
-    def insert(self, sample: Weighted) -> None:
+    def insert(self, sample: TrainingSample) -> None:
         """Merge one trace. A sampled token that two branches of this trace hold in the same context is trained once."""
         trained: dict[tuple[int, int], float] = {}
         for parent, token, logprob in self._walk(sample.trace):

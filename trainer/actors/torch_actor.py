@@ -3,7 +3,7 @@
 Weights and optimizer are float32; the forward pass runs under autocast in `compute_dtype`. (The CUDA path is the same
 code with another device; it has not been run yet.)
 
-Invariant: one `step` or `imitate` is one optimizer step on exactly the tokens given, however they fall into microbatches,
+Invariant: one `step` or `sft_step` is one optimizer step on exactly the tokens given, however they fall into microbatches,
 or it leaves the weights as they were and says so (`updated`).
 """
 
@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from client.errors import ConfigError
-from trainer.actors.base import StepReport, Weighted
+from trainer.actors.base import StepReport, TrainingSample
 from trainer.actors.packing import Pack, ancestor_mask, pack
-from trainer.algorithms.losses import clipped_policy_loss, imitation_loss
+from trainer.algorithms.losses import clipped_policy_loss, sft_loss
 from trainer.checkpoints import replace_directory
 from trainer.records import Trace
 
@@ -60,7 +60,7 @@ class TorchActor:
             self._model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
         )
 
-    def step(self, groups: Sequence[Sequence[Weighted]]) -> StepReport:
+    def step(self, groups: Sequence[Sequence[TrainingSample]]) -> StepReport:
         """One policy-gradient step. Groups whose advantages are all zero are left out, also of the token count."""
         samples = [sample for group in groups if any(w.advantage for w in group) for sample in group]
         packs = pack(samples, self._max_microbatch_tokens)
@@ -89,13 +89,13 @@ class TorchActor:
             updated=updated,
         )
 
-    def imitate(self, traces: Sequence[Trace]) -> float:
+    def sft_step(self, traces: Sequence[Trace]) -> float:
         """One supervised step on the sampled tokens of `traces`. Returns their mean negative logprob before it."""
-        packs = pack([Weighted(trace, 0.0) for trace in traces], self._max_microbatch_tokens)
+        packs = pack([TrainingSample(trace, 0.0) for trace in traces], self._max_microbatch_tokens)
         n_tokens = sum(len(p.target) for p in packs)
         total = 0.0
         for part in packs:
-            loss = imitation_loss(self._forward(part.to(self._device))[0], n_tokens)
+            loss = sft_loss(self._forward(part.to(self._device))[0], n_tokens)
             loss.backward()
             total += loss.item()
         self._update()

@@ -38,6 +38,6 @@ def clipped_policy_loss(
     return PolicyLoss(loss, n_clipped, float(difference.sum()), float(difference.max()) if difference.numel() else 0.0)
 
 
-def imitation_loss(logprobs: Tensor, n_total: int) -> Tensor:
+def sft_loss(logprobs: Tensor, n_total: int) -> Tensor:
     """`-sum_t logprob_t / n_total`: the cross-entropy of supervised fine-tuning. `logprobs` is `[T]`; a scalar returns."""
     return -logprobs.sum() / n_total

@@ -1,7 +1,7 @@
 """Checks across keys, and of this machine: what a configuration can say and yet not be started with.
 
 Invariant: everything that can be known before the first second of a GPU is known here, without importing anything heavy.
-`contradictions` reads the configuration only and belongs to every command; `missing_here` looks at this machine's paths and
+`find_contradictions` reads the configuration only and belongs to every command; `missing_on_this_machine` looks at this machine's paths and
 programs and belongs to `run` (`check` only mentions what it finds). Ports are tried when the services start.
 """
 
@@ -18,7 +18,7 @@ from trainer.config.schema import CLIENT_SCRIPT, Config
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def contradictions(config: Config) -> Iterator[str]:
+def find_contradictions(config: Config) -> Iterator[str]:
     """Combinations that cannot work, whatever the machine."""
     server, rollout, eval, gateway, engine = (
         config.agent_server,
@@ -76,7 +76,7 @@ def contradictions(config: Config) -> Iterator[str]:
                 yield f"{other} and {key} are both {port}: give each its own"
 
 
-def missing_here(config: Config) -> list[str]:
+def missing_on_this_machine(config: Config) -> list[str]:
     """What the run needs and this machine does not have. Ports are looked at when the services start."""
     problems = []
     model_json = config.model.path / "config.json"
@@ -92,32 +92,32 @@ def missing_here(config: Config) -> list[str]:
             )
     resume_from = config.checkpoint.resume_from
     if resume_from and not resume_from.is_dir():
-        problems.append(f"checkpoint.resume_from ({resume_from}) does not exist.{nearest_path(resume_from)}")
+        problems.append(f"checkpoint.resume_from ({resume_from}) does not exist.{did_you_mean_path(resume_from)}")
     if config.agent_server.url is None:
         for key in ("data_path", "sif_dir"):
             path = getattr(config.agent_server, key)
             if not path.exists():
-                problems.append(f"agent_server.{key} ({path}) does not exist.{nearest_path(path)}")
+                problems.append(f"agent_server.{key} ({path}) does not exist.{did_you_mean_path(path)}")
     if str(CLIENT_SCRIPT) in config.rollout.client_command:
         if not any(map(shutil.which, ("/usr/bin/python3", "python3"))):
             problems.append("no python3 is in /usr/bin or on the PATH; the client needs one")
     return problems
 
 
-def require_here(config: Config) -> None:
-    """Raise SetupError naming all that `missing_here` finds."""
-    if problems := missing_here(config):
+def require_machine(config: Config) -> None:
+    """Raise SetupError naming all that `missing_on_this_machine` finds."""
+    if problems := missing_on_this_machine(config):
         raise SetupError(
             "\n".join(["this machine lacks what the run needs:", *(f"  - {problem}" for problem in problems)])
         )
 
 
-def nearest(word: str, names: list[str]) -> str:
+def did_you_mean(word: str, names: list[str]) -> str:
     """ " Did you mean ...?" with the name closest to `word`, or "" where none is close."""
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def nearest_path(path: Path) -> str:
-    """As `nearest`, among the files beside `path`."""
-    return nearest(str(path), [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else [])
+def did_you_mean_path(path: Path) -> str:
+    """As `did_you_mean`, among the files beside `path`."""
+    return did_you_mean(str(path), [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else [])

@@ -180,7 +180,7 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
 
 
-def keys() -> Iterator[tuple[str, FieldInfo]]:
+def config_keys() -> Iterator[tuple[str, FieldInfo]]:
     """Every `section.key` with its field, in order."""
     for section, field in Config.model_fields.items():
         for key, leaf in field.annotation.model_fields.items():

@@ -67,7 +67,7 @@ class _Message(BaseModel):
     tool_call_id: StrictStr | None = None
     name: StrictStr | None = None
 
-    def reduced(self) -> dict:
+    def normalized(self) -> dict:
         """The message as the chat template sees it, without empty fields; `developer` is the newer name of `system`."""
         role = "system" if self.role == "developer" else self.role
         fields = self.model_dump(exclude={"role"}, exclude_none=True)
@@ -122,7 +122,7 @@ def parse_chat_request(body: Any) -> ChatRequest:
         raise InvalidRequest(f"{field}: {first['msg']}", field=field) from None
     limits = [limit for limit in (parsed.max_tokens, parsed.max_completion_tokens) if limit is not None]
     return ChatRequest(
-        messages=[message.reduced() for message in parsed.messages],
+        messages=[message.normalized() for message in parsed.messages],
         tools=body["tools"] if parsed.tools else None,  # the template is given them as they came, unknown keys too
         max_tokens=min(limits, default=None),
         stream=bool(parsed.stream),
@@ -130,9 +130,9 @@ def parse_chat_request(body: Any) -> ChatRequest:
     )
 
 
-def reduced_answer(message: dict) -> dict:
+def normalized_answer(message: dict) -> dict:
     """An answered assistant message in the form that a request's messages are reduced to."""
-    return _Message.model_validate(message).reduced()
+    return _Message.model_validate(message).normalized()
 
 
 def completion_body(model: str, message: dict, completion: Completion, n_prompt_tokens: int) -> dict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from client.errors import Conflict, NotFound, Unauthorized
 from trainer.engines.base import Generator, Sampling
-from trainer.gateway.chat import ChatRequest, completion_body, reduced_answer
+from trainer.gateway.chat import ChatRequest, completion_body, normalized_answer
 from trainer.gateway.render import Renderer
 from trainer.gateway.trace import History, TokenTree, trace_to_wire
 
@@ -90,7 +90,7 @@ class Session:
         sampling = self._sampling_for(request)
         completion = await self._generator.generate(before + given, sampling)
         message = self._renderer.answer(completion.tokens, request.tools)
-        self._tree.add(turn, given, completion, history, reduced_answer(message))
+        self._tree.add(turn, given, completion, history, normalized_answer(message))
         # Here and not in `complete`: a client may leave in the instant between.
         self._answered[identity] = completion_body(self._model, message, completion, len(before) + len(given))
         return self._answered[identity]

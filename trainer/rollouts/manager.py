@@ -19,7 +19,7 @@ from trainer.engines.base import Sampling
 from trainer.interrupts import Interrupts
 from trainer.records import Group, Sample, Trace
 from trainer.rollouts.process import ClientProcess, Session
-from trainer.rollouts.result import Finished, join
+from trainer.rollouts.result import RolloutResult, to_result
 
 TICK_S = 0.5
 
@@ -64,7 +64,7 @@ class Rollouts:
     """What `run` brings home: groups in order (a sample that no try could get is missing from its group), every attempt."""
 
     groups: tuple[Group, ...]
-    attempts: tuple[Finished, ...]
+    attempts: tuple[RolloutResult, ...]
     refills: int
 
     @property
@@ -92,12 +92,12 @@ class _Batch:
     mode: str
     sampling: Sampling
     on_progress: Callable[[Progress], None]
-    on_finished: Callable[[Finished], None]
+    on_result: Callable[[RolloutResult], None]
     samples: dict[str, list[Sample]]  # by group id, in order of the groups
     waiting: deque[tuple[str, int]]  # (group id, tries so far)
     total: int
     running: dict[int, _Running] = field(default_factory=dict)  # by pidfd
-    attempts: list[Finished] = field(default_factory=list)
+    attempts: list[RolloutResult] = field(default_factory=list)
     refills: int = 0
 
 
@@ -123,21 +123,21 @@ class RolloutManager:
         mode: str,
         sampling: Sampling,
         on_progress: Callable[[Progress], None],
-        on_finished: Callable[[Finished], None],
+        on_result: Callable[[RolloutResult], None],
     ) -> Rollouts:
         """Get `size` samples for each group. Sessions start in the order of `group_ids`, a group's together; a refill
-        goes first, since its group is the one waited for. `on_finished` gets every attempt as it ends, `on_progress`
+        goes first, since its group is the one waited for. `on_result` gets every attempt as it ends, `on_progress`
         the state twice a second. Raises ModelUnreachable when the gateway is gone, and whatever `watch` raises."""
         waiting = deque((group_id, 0) for group_id in group_ids for _ in range(size))
         samples = {group_id: [] for group_id in group_ids}
-        batch = _Batch(mode, sampling, on_progress, on_finished, samples, waiting, len(waiting))
+        batch = _Batch(mode, sampling, on_progress, on_result, samples, waiting, len(waiting))
         self._settings.io_root.mkdir(parents=True, exist_ok=True)
         try:
             with selectors.DefaultSelector() as selector:
                 try:
                     self._collect(batch, selector)
                 finally:
-                    with self._interrupts.held():
+                    with self._interrupts.deferred():
                         self._discard_all(batch, selector)
         finally:
             shutil.rmtree(self._settings.io_root, ignore_errors=True)
@@ -156,7 +156,7 @@ class RolloutManager:
                 self._end_overdue(batch)
                 self._report(batch)
             for key, _ in selector.select(timeout=TICK_S):
-                with self._interrupts.held():
+                with self._interrupts.deferred():
                     self._finish(batch, selector, key.fd)
         self._report(batch)
 
@@ -165,7 +165,7 @@ class RolloutManager:
         group_id, tries = batch.waiting.popleft()
         # The id is the session's key as well: the part after the dot cannot be guessed.
         session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode, settings.run_id)
-        with self._interrupts.held():
+        with self._interrupts.deferred():
             self._gateway.open(session.session_id, session.session_id, batch.sampling)
             process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
             batch.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
@@ -177,7 +177,7 @@ class RolloutManager:
         exit = running.process.close(running.kill_at if running.overdue else 0.0)
         seconds = time.monotonic() - running.started
         trace = self._gateway.close(running.process.session.session_id)
-        finished = join(running.process.session, exit, trace, seconds, running.overdue)
+        finished = to_result(running.process.session, exit, trace, seconds, running.overdue)
         batch.attempts.append(finished)
         group_id = finished.session.group_id
         if finished.sample:
@@ -185,7 +185,7 @@ class RolloutManager:
         elif running.tries < self._settings.max_tries:
             batch.waiting.appendleft((group_id, running.tries))
             batch.refills += 1
-        batch.on_finished(finished)
+        batch.on_result(finished)
 
     def _end_overdue(self, batch: _Batch) -> None:
         now = time.monotonic()

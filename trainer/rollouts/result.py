@@ -24,7 +24,7 @@ from trainer.rollouts.process import ClientExit, Session
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class RolloutResult:
     """One attempt as it ended: `sample` or `failure`, exactly one of them."""
 
     session: Session
@@ -36,7 +36,7 @@ class Finished:
     alarm: str = ""  # not a failure, yet not as it should be
 
 
-def join(session: Session, exit: ClientExit, trace: Trace, seconds: float, overdue: bool) -> Finished:
+def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, overdue: bool) -> RolloutResult:
     """Decide what an ended client and its trace amount to. Raises nothing."""
     try:
         if overdue:
@@ -45,8 +45,8 @@ def join(session: Session, exit: ClientExit, trace: Trace, seconds: float, overd
             )
         sample, alarm = _sample(session, exit, trace)
     except StackError as failure:
-        return Finished(session, exit, trace, seconds, None, failure)
-    return Finished(session, exit, trace, seconds, sample, None, alarm)
+        return RolloutResult(session, exit, trace, seconds, None, failure)
+    return RolloutResult(session, exit, trace, seconds, sample, None, alarm)
 
 
 def _sample(session: Session, exit: ClientExit, trace: Trace) -> tuple[Sample, str]:

@@ -1,7 +1,7 @@
 """The servers a run needs (engine, gateway, agent server): started, waited for, stopped with all their processes.
 
 Invariant: a service's whole process tree ends with `stop()`, and also when the trainer is killed: `trainer/services/supervisor.py`
-stands between and kills what is left. The keeper watches the *thread* that called `start()`: call it from one that lives
+stands between and kills what is left. The supervisor watches the *thread* that called `start()`: call it from one that lives
 as long as the service should (the main thread).
 """
 
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from client.errors import ConfigError, ServerUnreachable, StackError
 
-KEEPER = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL_S = 0.1
 LOG_LINES = 25
 LOG_BYTES = 65536
@@ -50,12 +50,12 @@ class Service:
     ):
         self.name, self.command, self.log = name, [str(part) for part in command], Path(log)
         self._env, self._health, self._grace_s, self._unreachable = dict(env), health, stop_grace_s, unreachable
-        self._keeper: subprocess.Popen | None = None
+        self._supervisor: subprocess.Popen | None = None
         self._log_start = 0
 
     def start(self) -> None:
         """Start the process and return at once. Raises ConfigError where the health URL's port is already taken."""
-        if self._keeper is not None:
+        if self._supervisor is not None:
             raise RuntimeError(f"{self.name} was already started: stop() it first")
         if isinstance(self._health, str):
             url = urlsplit(self._health)
@@ -63,8 +63,8 @@ class Service:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._log_start = log.tell()
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), str(os.getpid()), str(self._grace_s), *self.command],
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SUPERVISOR), str(os.getpid()), str(self._grace_s), *self.command],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,7 +77,7 @@ class Service:
         deadline = time.monotonic() + timeout_s
         while not self._healthy():
             if not self.alive():
-                code = self._keeper.returncode if self._keeper else None
+                code = self._supervisor.returncode if self._supervisor else None
                 raise self._unreachable(
                     f"{self.name} ended with exit code {code} before it was ready.{self._log_end()}"
                 )
@@ -87,7 +87,7 @@ class Service:
 
     def alive(self) -> bool:
         """True from `start()` until the process ends."""
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._supervisor is not None and self._supervisor.poll() is None
 
     def check(self) -> None:
         """Raise `unreachable`, with the log's last lines, if the process has ended."""
@@ -96,12 +96,12 @@ class Service:
 
     def stop(self) -> None:
         """End the whole process tree and wait for it; repeatable, and fine if it never started."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is None:
             return
-        if keeper.poll() is None:
-            keeper.send_signal(signal.SIGTERM)
-        keeper.wait()  # the keeper bounds this: it kills after the grace time
+        if supervisor.poll() is None:
+            supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait()  # the supervisor bounds this: it kills after the grace time
 
     def _healthy(self) -> bool:
         if not self.alive():

@@ -1,6 +1,6 @@
 """Keeps one command's whole process tree: started by `trainer.services.service.Service`, run by path, standard library only.
 
-    python -I -S keeper.py PARENT_PID GRACE_S COMMAND...
+    python -I -S supervisor.py PARENT_PID GRACE_S COMMAND...
 
 Invariant: when this process ends, nothing that COMMAND started is left, however it detached itself: orphans are adopted
 (child subreaper) and killed. It ends when COMMAND does, on SIGTERM or SIGINT, and when its parent dies (PR_SET_PDEATHSIG).
@@ -27,10 +27,10 @@ def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:  # it died before PDEATHSIG was armed
         return 128 + signal.SIGTERM
-    keeper_pid = os.getpid()
+    supervisor_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, keeper_pid, prctl, signals)
+        _become(command, supervisor_pid, prctl, signals)
     status = None
     deadline = None
     while status is None and (deadline is None or time.monotonic() < deadline):
@@ -55,9 +55,9 @@ def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
     return status if status is not None else 128 + signal.SIGKILL
 
 
-def _become(command: list[str], keeper_pid: int, prctl, signals: set) -> None:
+def _become(command: list[str], supervisor_pid: int, prctl, signals: set) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper_pid:
+    if os.getppid() != supervisor_pid:
         os._exit(128 + signal.SIGKILL)
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)

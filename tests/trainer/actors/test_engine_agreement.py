@@ -5,7 +5,7 @@ import dataclasses
 
 import torch
 
-from trainer.actors.base import Weighted
+from trainer.actors.base import TrainingSample
 from trainer.actors.torch_actor import TorchActor
 from trainer.engines.base import Completion, Sampling
 from trainer.engines.vllm import VllmGenerator
@@ -58,11 +58,11 @@ def test_the_actor_recomputes_what_vllm_sampled(vllm_engine, tiny_llama):
     n_tokens = sum(trace.n_sampled() for trace in traces)
     for dtype in (torch.bfloat16, torch.float32):
         actor = TorchActor(tiny_llama, learning_rate=0.0, device="cpu", compute_dtype=dtype)
-        report = actor.step([[Weighted(trace, (-1.0) ** n) for n, trace in enumerate(traces)]])
+        report = actor.step([[TrainingSample(trace, (-1.0) ** n) for n, trace in enumerate(traces)]])
         assert report.n_tokens == n_tokens and report.n_forward_tokens <= 30 + N_SAMPLES * 36
         assert report.logprob_diff_mean < MEAN_DIFFERENCE
 
     missing = Segment(1, False, tuple(OBSERVATION[1:]))
     broken = [dataclasses.replace(t, segments=(*t.segments[:2], missing, t.segments[3])) for t in traces]
-    report = actor.step([[Weighted(trace, (-1.0) ** n) for n, trace in enumerate(broken)]])
+    report = actor.step([[TrainingSample(trace, (-1.0) ** n) for n, trace in enumerate(broken)]])
     assert report.logprob_diff_mean > 4 * MEAN_DIFFERENCE, "one lost token shows in the figure"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.actors.traces import contexts, groups, sampled_after, trace
-from trainer.actors.base import Weighted
+from trainer.actors.base import TrainingSample
 from trainer.actors.packing import Pack, ancestor_mask, pack
 
 
@@ -31,13 +31,13 @@ def trained(packed: Pack) -> Counter:
     return Counter((before[node] + (target,), logprob, advantage) for node, target, logprob, advantage in columns)
 
 
-def wanted_trained(samples: list[Weighted]) -> Counter:
+def wanted_trained(samples: list[TrainingSample]) -> Counter:
     return Counter(
         (context, logprob, s.advantage) for s in samples for context, logprob in sampled_after(s.trace).items()
     )
 
 
-def wanted_contexts(samples: list[Weighted]) -> set[tuple[int, ...]]:
+def wanted_contexts(samples: list[TrainingSample]) -> set[tuple[int, ...]]:
     whole = [tuple(token for token, _ in context) for s in samples for context in contexts(s.trace)]
     return {context[: n + 1] for context in whole for n in range(len(context))}
 
@@ -68,8 +68,8 @@ def test_a_budget_splits_by_sample_and_loses_nothing(samples, max_tokens):
 
 
 def test_two_samples_share_what_is_equal_and_count_it_each():
-    first = Weighted(trace((-1, [7, 8]), (0, [1, 2], [-0.1, -0.2])), 1.0)
-    second = Weighted(trace((-1, [7, 8]), (0, [1, 3], [-0.3, -0.4])), -1.0)
+    first = TrainingSample(trace((-1, [7, 8]), (0, [1, 2], [-0.1, -0.2])), 1.0)
+    second = TrainingSample(trace((-1, [7, 8]), (0, [1, 3], [-0.3, -0.4])), -1.0)
     (packed,) = pack([first, second], 100)
     assert packed.input_ids.tolist() == [7, 8, 1, 2, 3]
     assert packed.positions.tolist() == [0, 1, 2, 3, 3]
@@ -92,18 +92,18 @@ def test_a_sampled_token_that_two_branches_of_one_sample_share_counts_once():
         (4, [6]),
         (5, [4], [-0.6]),
     )
-    packs = [pack([Weighted(t, 1.0)], 100)[0] for t in (as_tree, written_out)]
+    packs = [pack([TrainingSample(t, 1.0)], 100)[0] for t in (as_tree, written_out)]
     assert trained(packs[0]) == trained(packs[1])
     assert sum(trained(packs[0]).values()) == 4
 
 
 def test_a_sampled_token_without_a_prompt_is_a_broken_trace():
     with pytest.raises(ValueError, match="begins with its prompt"):
-        pack([Weighted(trace((-1, [1], [-0.1])), 1.0)], 100)
+        pack([TrainingSample(trace((-1, [1], [-0.1])), 1.0)], 100)
 
 
 def test_samples_without_sampled_tokens_are_left_out():
-    assert pack([Weighted(trace((-1, [1, 2, 3])), 1.0)], 100) == []
+    assert pack([TrainingSample(trace((-1, [1, 2, 3])), 1.0)], 100) == []
     assert pack([], 100) == []
 
 
@@ -114,7 +114,7 @@ def model(tiny_llama):
     return AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32).eval()
 
 
-def random_group(seed: int) -> list[Weighted]:
+def random_group(seed: int) -> list[TrainingSample]:
     """Six samples that share a prompt, mostly their first turn, sometimes more; one branches."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -128,11 +128,11 @@ def random_group(seed: int) -> list[Weighted]:
         segments = [(-1, prompt), (0, turn, [-1.0] * 6), (1, observation), (2, tokens(5, 2), [-1.0] * 5)]
         if number == 4:
             segments += [(1, tokens(7)), (4, tokens(3), [-2.0] * 3)]
-        group.append(Weighted(trace(*segments), float(number - 2)))
+        group.append(TrainingSample(trace(*segments), float(number - 2)))
     return group
 
 
-def plain_logprobs(model, samples: list[Weighted]) -> list[tuple[tuple[int, ...], torch.Tensor]]:
+def plain_logprobs(model, samples: list[TrainingSample]) -> list[tuple[tuple[int, ...], torch.Tensor]]:
     """The same by padded plain forward passes of every context: (context with the target, logprob), each sample's once."""
     rows = [[token for token, _ in context] for s in samples for context in contexts(s.trace)]
     width = max(map(len, rows))

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig
 
 from client.errors import ConfigError
 from tests.trainer.actors.traces import contexts, sampled_after, trace
-from trainer.actors.base import Weighted
+from trainer.actors.base import TrainingSample
 from trainer.actors.torch_actor import TorchActor
 
 LEARNING_RATE = 1e-3
@@ -22,7 +22,7 @@ def actor(directory: Path, **options) -> TorchActor:
     )
 
 
-def group(seed: int, advantages: tuple[float, ...] = (1.0, 1.0, -2.0)) -> list[Weighted]:
+def group(seed: int, advantages: tuple[float, ...] = (1.0, 1.0, -2.0)) -> list[TrainingSample]:
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(n: int) -> list[int]:
@@ -30,7 +30,7 @@ def group(seed: int, advantages: tuple[float, ...] = (1.0, 1.0, -2.0)) -> list[W
 
     prompt = tokens(12)
     segments = lambda: ((-1, prompt), (0, tokens(5), [-5.7] * 5), (1, tokens(8)), (2, tokens(4), [-5.9] * 4))  # noqa: E731
-    return [Weighted(trace(*segments()), advantage) for advantage in advantages]
+    return [TrainingSample(trace(*segments()), advantage) for advantage in advantages]
 
 
 def weights_of(actor: TorchActor, folder: Path) -> dict[str, torch.Tensor]:
@@ -43,7 +43,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: flo
     return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], rtol=0, atol=atol) for name in one)
 
 
-def written_out(directory: Path, groups: list[list[Weighted]]) -> tuple[dict, dict[str, torch.Tensor]]:
+def written_out(directory: Path, groups: list[list[TrainingSample]]) -> tuple[dict, dict[str, torch.Tensor]]:
     """One step without packing, microbatches or the loss module: (figures, new weights)."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
@@ -108,7 +108,7 @@ def test_bfloat16_computes_nearly_the_same(tiny_llama):
     assert reports[1].grad_norm == pytest.approx(reports[0].grad_norm, rel=0.1)
 
 
-def mean_logprob(directory: Path, sample: Weighted) -> float:
+def mean_logprob(directory: Path, sample: TrainingSample) -> float:
     """Of the sample's sampled tokens, under the saved model in `directory`."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     (whole,) = [context for context in contexts(sample.trace) if len(context) == max(map(len, contexts(sample.trace)))]
@@ -132,8 +132,8 @@ def test_good_samples_become_likelier_and_bad_ones_less(tiny_llama, tmp_path):
 def test_imitation_makes_the_sampled_tokens_likelier(tiny_llama):
     mine = actor(tiny_llama)
     traces = [sample.trace for sample in group(4)]
-    losses = [mine.imitate(traces) for _ in range(5)]
-    wanted = -sum(mean_logprob(tiny_llama, Weighted(t, 0.0)) for t in traces) / len(traces)
+    losses = [mine.sft_step(traces) for _ in range(5)]
+    wanted = -sum(mean_logprob(tiny_llama, TrainingSample(t, 0.0)) for t in traces) / len(traces)
     assert losses[0] == pytest.approx(wanted, rel=1e-4)
     assert losses[-1] < 0.9 * losses[0]
 
@@ -141,7 +141,7 @@ def test_imitation_makes_the_sampled_tokens_likelier(tiny_llama):
 def test_nothing_to_train_is_a_step_without_an_update(tiny_llama, tmp_path):
     mine = actor(tiny_llama)
     before = weights_of(mine, tmp_path / "before")
-    for groups in ([], [[]], [group(0, (0.0, 0.0))], [[Weighted(trace((-1, [1, 2])), 1.0)]]):
+    for groups in ([], [[]], [group(0, (0.0, 0.0))], [[TrainingSample(trace((-1, [1, 2])), 1.0)]]):
         report = mine.step(groups)
         assert (report.updated, report.loss, report.grad_norm, report.n_tokens) == (False, 0.0, 0.0, 0)
     assert same(before, weights_of(mine, tmp_path / "after"))

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from trainer.actors.base import Weighted
+from trainer.actors.base import TrainingSample
 from trainer.records import Segment, Trace
 
 
@@ -52,5 +52,5 @@ def traces(draw, vocabulary: int = 3) -> Trace:
 
 
 def groups(**options):
-    weighted = st.builds(Weighted, traces(**options), st.sampled_from([-1.5, -0.5, 0.5, 1.0]))
+    weighted = st.builds(TrainingSample, traces(**options), st.sampled_from([-1.5, -0.5, 0.5, 1.0]))
     return st.lists(weighted, min_size=1, max_size=5)

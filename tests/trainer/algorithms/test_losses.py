@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.algorithms.losses import clipped_policy_loss, imitation_loss
+from trainer.algorithms.losses import clipped_policy_loss, sft_loss
 
 CLIP = (0.2, 0.28)
 
@@ -63,4 +63,4 @@ def test_on_policy_the_gradient_is_that_of_advantage_weighted_logprobs():
 
 
 def test_imitation_is_the_mean_negative_logprob():
-    assert imitation_loss(torch.tensor([-1.0, -3.0]), 4).item() == 1.0
+    assert sft_loss(torch.tensor([-1.0, -3.0]), 4).item() == 1.0

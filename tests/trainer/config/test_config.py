@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from client.errors import ConfigError, SetupError
-from trainer.config.checks import missing_here, require_here
-from trainer.config.file import load, to_toml
-from trainer.config.schema import keys
+from trainer.config.checks import missing_on_this_machine, require_machine
+from trainer.config.file import load_config, to_toml
+from trainer.config.schema import config_keys
 
 RUNS = Path(__file__).parents[3] / "scripts" / "runs"
 QUICKSTART = RUNS / "quickstart.toml"
@@ -17,17 +17,17 @@ QUICKSTART = RUNS / "quickstart.toml"
 
 def problems(*overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(QUICKSTART, list(overrides))
+        load_config(QUICKSTART, list(overrides))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda file: file.name)
 def test_shipped_files_are_valid(file):
-    assert load(file, [])
+    assert load_config(file, [])
 
 
 def test_overrides_are_read_as_toml_and_fall_back_to_text():
-    config = load(
+    config = load_config(
         QUICKSTART,
         [
             "train.steps=2",
@@ -42,9 +42,9 @@ def test_overrides_are_read_as_toml_and_fall_back_to_text():
 
 
 def test_an_override_reaches_into_tables():
-    assert load(QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"]).gateway.chat_template_kwargs == {
-        "enable_thinking": False
-    }
+    assert load_config(
+        QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"]
+    ).gateway.chat_template_kwargs == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_all_problems_are_named_at_once():
 def test_a_missing_key_is_named_with_its_meaning(tmp_path):
     (tmp_path / "short.toml").write_text("[train]\nsteps = 1\n")
     with pytest.raises(ConfigError, match="model is missing"):
-        load(tmp_path / "short.toml", [])
+        load_config(tmp_path / "short.toml", [])
     (tmp_path / "short.toml").write_text("[model]\n")
     with pytest.raises(ConfigError, match=r"model.path is missing: Hugging Face-format model"):
-        load(tmp_path / "short.toml", [])
+        load_config(tmp_path / "short.toml", [])
 
 
 def test_an_agent_server_of_ones_own_needs_rows_and_images(tmp_path):
@@ -117,24 +117,24 @@ def test_an_agent_server_of_ones_own_needs_rows_and_images(tmp_path):
         )
     )
     with pytest.raises(ConfigError, match="agent_server.data_path is missing"):
-        load(file, [])
-    assert load(file, ["agent_server.url=http://127.0.0.1:8600"])
+        load_config(file, [])
+    assert load_config(file, ["agent_server.url=http://127.0.0.1:8600"])
 
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path):
     with pytest.raises(ConfigError, match="Did you mean .*quickstart.toml"):
-        load(RUNS / "quickstrat.toml", [])
+        load_config(RUNS / "quickstrat.toml", [])
     (tmp_path / "x.toml").write_text("[run\n")
     with pytest.raises(ConfigError, match="is not TOML"):
-        load(tmp_path / "x.toml", [])
+        load_config(tmp_path / "x.toml", [])
 
 
 def test_the_resolved_configuration_reads_back_equal(tmp_path):
-    config = load(
+    config = load_config(
         QUICKSTART, ['engine.args=["--a", "b \\"c\\""]', "gateway.chat_template_kwargs.enable_thinking=false"]
     )
     (tmp_path / "resolved.toml").write_text(to_toml(config))
-    assert load(tmp_path / "resolved.toml", []) == config
+    assert load_config(tmp_path / "resolved.toml", []) == config
 
 
 @pytest.fixture
@@ -151,9 +151,11 @@ def here(tmp_path):
 
 
 def test_a_missing_path_is_named_with_the_nearest(here, tmp_path):
-    assert missing_here(load(QUICKSTART, here)) == []
+    assert missing_on_this_machine(load_config(QUICKSTART, here)) == []
     with pytest.raises(SetupError) as caught:
-        require_here(load(QUICKSTART, [*here, f"agent_server.data_path={tmp_path}/taks", "model.path=/nowhere"]))
+        require_machine(
+            load_config(QUICKSTART, [*here, f"agent_server.data_path={tmp_path}/taks", "model.path=/nowhere"])
+        )
     assert f"agent_server.data_path ({tmp_path}/taks) does not exist. Did you mean {tmp_path}/tasks?" in str(
         caught.value
     )
@@ -161,7 +163,10 @@ def test_a_missing_path_is_named_with_the_nearest(here, tmp_path):
 
 
 def test_a_context_beyond_the_models_positions_is_named(here):
-    assert "the model's 2048 positions" in missing_here(load(QUICKSTART, [*here, "engine.max_model_len=4096"]))[0]
+    assert (
+        "the model's 2048 positions"
+        in missing_on_this_machine(load_config(QUICKSTART, [*here, "engine.max_model_len=4096"]))[0]
+    )
 
 
 # --- the command line -----------------------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ def trainer(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_help_lists_every_key_with_its_meaning():
     text = trainer("--help").stdout
-    assert all(key in text and field.description.split()[0] in text for key, field in keys())
+    assert all(key in text and field.description.split()[0] in text for key, field in config_keys())
 
 
 def test_check_accepts_a_file_for_another_machine():

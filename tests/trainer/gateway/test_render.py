@@ -5,7 +5,7 @@ import json
 import pytest
 
 from client.errors import ConfigError, InvalidRequest
-from trainer.gateway.chat import reduced_answer
+from trainer.gateway.chat import normalized_answer
 from trainer.gateway.render import Renderer
 
 SYSTEM = {"role": "system", "content": "You fix bugs."}
@@ -44,7 +44,7 @@ def test_a_continuation_carries_no_second_system_prompt(plain, chatml_tokenizer)
 
 def test_thinking_stays_where_the_template_would_drop_it(thinking, thinking_tokenizer):
     turn = sampled(thinking, thinking_tokenizer, "<think>\nmust add\n</think>\n\nUse sed.")
-    answer = reduced_answer(thinking.answer(turn))
+    answer = normalized_answer(thinking.answer(turn))
     assert answer == {"role": "assistant", "content": "Use sed.", "reasoning_content": "must add"}
     grown = thinking_tokenizer.decode(thinking.prompt([USER]) + list(turn) + thinking.continuation(turn, [OBSERVATION]))
     rerendered = thinking_tokenizer.decode(thinking.prompt([USER, answer, OBSERVATION]))
@@ -65,7 +65,7 @@ def test_tool_results_follow_as_the_template_gathers_them(thinking, thinking_tok
     grown = (
         thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
     )
-    assert grown == thinking.prompt([SYSTEM, USER, reduced_answer(answer), *results], [bash_tool])
+    assert grown == thinking.prompt([SYSTEM, USER, normalized_answer(answer), *results], [bash_tool])
 
 
 def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):

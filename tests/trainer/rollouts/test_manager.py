@@ -18,9 +18,9 @@ def run(
     size=2,
     mode="train",
     on_progress=lambda progress: None,
-    on_finished=lambda finished: None,
+    on_result=lambda finished: None,
 ):
-    return manager.run(groups, size, mode, Sampling(), on_progress, on_finished)
+    return manager.run(groups, size, mode, Sampling(), on_progress, on_result)
 
 
 def test_every_group_comes_home_whole_and_in_order(make_manager, gateway, rewarding):
@@ -36,7 +36,7 @@ def test_sessions_start_in_order_and_never_more_than_allowed(make_manager, gatew
     rollouts = run(
         make_manager(rewarding(1), max_clients=2),
         groups=("a", "b", "c"),
-        on_finished=lambda finished: most.append(len(gateway.open_now) + 1),
+        on_result=lambda finished: most.append(len(gateway.open_now) + 1),
     )
     assert [session_id.split(".")[0] for session_id in gateway.opened] == ["a", "a", "b", "b", "c", "c"]
     assert len(rollouts.samples) == 6 and max(most) <= 2

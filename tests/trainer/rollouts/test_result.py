@@ -7,13 +7,13 @@ import pytest
 
 from trainer.records import Trace
 from trainer.rollouts.process import ClientExit, Session
-from trainer.rollouts.result import join
+from trainer.rollouts.result import to_result
 
 SESSION = Session("group.1", "group", "train")
 
 
 def finished(exit_code=0, output=None, log="", calls=2, overdue=False):
-    return join(SESSION, ClientExit(exit_code, output, log), Trace((), calls), 1.0, overdue)
+    return to_result(SESSION, ClientExit(exit_code, output, log), Trace((), calls), 1.0, overdue)
 
 
 def output(reward, **metadata):
