@@ -3,7 +3,7 @@
 import signal
 from typing import Protocol
 
-from agent_server.worker.session import Job
+from agent_server.worker.job import Job
 
 
 class Executor(Protocol):

@@ -5,7 +5,6 @@ their length before them: first the settings, then one Job a request, answered b
 Invariant: single-threaded, so that forking is safe; workers outlive it and need nothing from it.
 """
 
-import ctypes
 import gc
 import json
 import logging
@@ -19,8 +18,10 @@ from pathlib import Path
 from agent_server.agents.registry import preload_agent
 from agent_server.config import Settings
 from agent_server.grading.datasets import registry as datasets
+from agent_server.sandboxes.processes import become_subreaper
 from agent_server.tasks.task import Task
-from agent_server.worker import session as worker
+from agent_server.worker import process as worker
+from agent_server.worker.job import Job
 
 READY = b"ready"
 
@@ -33,12 +34,12 @@ def main(connection: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # the children share these pages as long as no collection writes to them
     # Sandboxes' orphans end up here when a worker was killed; the kernel reaps children of a process that ignores SIGCHLD.
-    ctypes.CDLL(None).prctl(worker.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     send(connection, READY)
     while request := receive(connection):
         fields = json.loads(request)
-        job = worker.Job(**fields | {"task": Task.from_dict(fields["task"])})
+        job = Job(**fields | {"task": Task.from_dict(fields["task"])})
         datasets.load(job.task.dataset).preload(job.task)
         pid = os.fork()
         if pid == 0:
@@ -46,7 +47,7 @@ def main(connection: socket.socket) -> None:
         send(connection, str(pid).encode())
 
 
-def _be_worker(connection: socket.socket, job: worker.Job, settings: Settings) -> None:
+def _be_worker(connection: socket.socket, job: Job, settings: Settings) -> None:
     """Never returns: a worker must not run on into the server's loop, whatever happens."""
     try:
         connection.close()
@@ -67,7 +68,7 @@ def _log_to(path: Path) -> None:
     os.close(descriptor)
 
 
-def encode(job: worker.Job) -> bytes:
+def encode(job: Job) -> bytes:
     """A request's message."""
     return json.dumps(asdict(job)).encode()
 

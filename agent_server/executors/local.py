@@ -15,7 +15,7 @@ import time
 from agent_server.config import Settings
 from agent_server.executors import fork_server
 from agent_server.sandboxes.processes import read_process
-from agent_server.worker.session import Job
+from agent_server.worker.job import Job
 from client.errors import WorkerLost
 
 PRELOAD_TIMEOUT_S = 120.0

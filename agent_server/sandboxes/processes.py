@@ -3,12 +3,14 @@
 Invariant: only processes below a root that the caller owns are ever signalled.
 """
 
+import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,11 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of orphans below it, so that it can reap them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans() -> None:

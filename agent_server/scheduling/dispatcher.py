@@ -24,7 +24,8 @@ from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import MODES, Catalog
-from agent_server.worker.session import MOST_ATTEMPTS, Job, notify
+from agent_server.worker.job import MOST_ATTEMPTS, Job
+from agent_server.worker.notification import notify
 from client.errors import ConfigError, ServerError, StackError, WorkerLost
 from client.wire import SessionView
 

@@ -147,7 +147,9 @@ class Store:
 
     def limits(self) -> dict[str, int]:
         """The limits in force, by name."""
-        return {row["name"]: row["value"] for row in self.read("SELECT name, value FROM numbers WHERE name != ?", PUBLISHED)}
+        return {
+            row["name"]: row["value"] for row in self.read("SELECT name, value FROM numbers WHERE name != ?", PUBLISHED)
+        }
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """Change some limits, for the server and for workers that run. Nothing that runs is stopped."""

@@ -1,1 +1,1 @@
-"""One session from start to finish, in a process of its own."""
+"""A session's worker: one process that runs the agent, grades its submission and records the end."""

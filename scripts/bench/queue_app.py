@@ -17,7 +17,8 @@ from agent_server.app import create_app
 from agent_server.config import Settings
 from agent_server.observability import logs
 from agent_server.store.store import Store
-from agent_server.worker.session import Job, notify
+from agent_server.worker.job import Job
+from agent_server.worker.notification import notify
 from client.wire import Status
 
 HOLD_S = float(os.environ.get("BENCH_HOLD_S", "1.0"))

@@ -23,7 +23,7 @@ from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
-from agent_server.worker.session import Job
+from agent_server.worker.job import Job
 from client.wire import SessionRequest
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,8 +25,8 @@ from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.loop_devices import BLOCK_DEVICES, find_unconfigured
+from agent_server.sandboxes.processes import become_subreaper
 from agent_server.tasks.catalog import MODES, open_catalog
-from agent_server.worker.session import PR_SET_CHILD_SUBREAPER
 from client.errors import ConfigError, StackError
 from setup.check.session import GONE_S, SessionFault, living_after, run_session
 
@@ -368,7 +368,7 @@ def main() -> int:
     parser.add_argument("--gateway", default="", help="URL of the trainer's gateway, to compare clocks")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that nothing we start can leave our tree
+    become_subreaper()  # so that nothing we start can leave our tree
     node = Node(dict(os.environ), Path(os.environ.get("SWE_RL_CACHE") or ROOT / ".cache") / "demo")
     failed = bool(given.failed)
     try:

@@ -1,0 +1,26 @@
+"""Time, CPU and memory that one session used."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SessionCosts:
+    """`seconds`: wall time by phase. `cpu_seconds`: of the worker by phase, and of each sandbox. `peak_memory_bytes`: of
+    the sandbox that held the most."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the wall and CPU time of the block to `phase`."""
+        started, cpu_before = time.monotonic(), time.process_time()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+            self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + time.process_time() - cpu_before
