@@ -1,5 +1,7 @@
-"""Order of the suite: tests marked `slow` run after all others, so that a plain mistake shows in seconds.
-And a way to find processes that a test left behind."""
+"""Order and grouping of the suite, and fixtures that find processes which a test left behind.
+
+Invariant: tests marked `slow` run after all others, so that a plain mistake shows in seconds.
+"""
 
 import signal
 import time
@@ -16,10 +18,14 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: item.get_closest_marker("slow") is not None
-    )  # stable: otherwise the order of the folders
+    """Slow tests last, otherwise in the order of the folders. A file is a group of its own unless a mark names another."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            slow = item.get_closest_marker("slow") is not None
+            item.add_marker(pytest.mark.xdist_group(f"{item.path}{' slow' if slow else ''}"))
 
 
 @pytest.fixture
