@@ -26,7 +26,7 @@ FREE_BYTES_WANTED = 64 * 2**20  # below this a session could not keep its record
 def create() -> Response:
     session = SessionRequest.parse(read_json())
     store, dispatcher, settings = (current_app.extensions[name] for name in ("store", "dispatcher", "settings"))
-    base_urls.check(session.base_url, settings.allowed_base_urls)
+    base_urls.check(session.base_url, settings.base_urls)
     if dispatcher.draining:
         raise ServerStopping("the server drains and takes no new sessions; its successor will")
     _check_disk()

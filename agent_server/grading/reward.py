@@ -10,16 +10,12 @@ included, as `outcomes.expected_outcomes` gives them; empty where no test was ru
 although each test has passed (its tests exceeded a limit of the sandbox): then one test less counts as passed.
 """
 
-import math
-import re
 from collections.abc import Callable, Mapping
 
 from agent_server.grading.outcomes import keeps, solves
-from client.errors import ConfigError
 
 Words = Mapping[str, str]
 DONE = 0.5  # what `shaped` keeps for a resolved session
-STATUS = re.compile(r"[A-Za-z_]\w*(?:: ?\S.*)?")  # "CommandFailed", "CommandFailed: 2"
 
 
 def binary(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
@@ -66,37 +62,7 @@ MODES: dict[str, Callable[[Words, Words, bool], float]] = {
 # --- penalties ------------------------------------------------------------------------------------------------------------
 
 
-def parse_penalties(setting: str) -> dict[str, float]:
-    """Agent exit status to a number from -1 to 0, from `LimitsExceeded=-0.5,RepeatedFormatError=-0.2`; empty for an empty setting.
-
-    Raises ConfigError naming the entry, the rule and the remedy.
-    """
-    penalties: dict[str, float] = {}
-    for entry in filter(None, map(str.strip, setting.split(","))):
-        status, _, number = (part.strip() for part in entry.rpartition("="))
-        if not STATUS.fullmatch(status):
-            raise ConfigError(
-                f"penalties are STATUS=NUMBER, separated by commas; {entry!r} is none. Write for example LimitsExceeded=-0.5"
-            )
-        if status in penalties:
-            raise ConfigError(f"an exit status has one penalty; {status!r} is given two. Leave one of them out")
-        penalties[status] = _penalty(entry, number)
-    return penalties
-
-
 def penalised(reward: float, exit_status: str, penalties: Mapping[str, float]) -> float:
     """`reward` plus the penalty of the session's agent exit status, if it has one; from -1 to 1. A status with a detail
     (`CommandFailed: 2`) has its own penalty, or else that of the part before the colon."""
     return reward + penalties.get(exit_status, penalties.get(exit_status.partition(":")[0], 0.0))
-
-
-def _penalty(entry: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not -1.0 <= number <= 0.0:
-        raise ConfigError(
-            f"a penalty is a number from -1 to 0, added to the reward; {entry!r} is outside. Write for example LimitsExceeded=-0.5"
-        )
-    return number

@@ -10,11 +10,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from agent_server.sandboxes.binds import Binds
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.orphans import LINK_PREFIX, record_processes
 from agent_server.sandboxes.shell import PersistentShell
+from agent_server.setting_types import Binds
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
 
 SIF_MAGIC, SIF_MAGIC_OFFSET = b"SIF_MAGIC", 32

@@ -14,7 +14,6 @@ from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
-from agent_server.sandboxes.binds import parse_binds
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
 from agent_server.store.store import Store
@@ -95,7 +94,7 @@ class Session:
                 apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
                 scratch=scratch, env=dict(getattr(self._agent, "sandbox_env", {})), start_timeout_s=self._settings.sandbox_start_timeout_s,
                 limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
-                binds=parse_binds(self._settings.binds),
+                binds=self._settings.binds,
             )  # fmt: skip
         try:
             self._set_up(sandbox)

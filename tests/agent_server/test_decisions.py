@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.config import Settings
 from agent_server.grading.datasets import registry as plug
 from agent_server.grading.outcomes import parse_pytest_summary, resolved
 from agent_server.scheduling.scheduler import admissions
@@ -16,7 +15,7 @@ from agent_server.store.store import Fenced, Store
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.leases import Leases
 from agent_server.tasks.task import Task
-from client.errors import Cancelled, ConfigError, InvalidRequest, NotFound, WorkerLost
+from client.errors import Cancelled, InvalidRequest, NotFound, WorkerLost
 from client.wire import SessionRequest, Status
 
 # --- scheduler ----------------------------------------------------------------------------------------------------------
@@ -152,24 +151,6 @@ def test_a_row_keeps_its_lists_through_json():
     assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task and plug.load("swesmith").test_files(
         task
     ) == ("a", "c.py")
-
-
-def test_settings_name_the_variable_and_the_nearest(tmp_path):
-    good = {"R2E_DATA_PATH": str(tmp_path), "R2E_SIF_DIR": str(tmp_path), "AGENT_SERVER_WORK_DIR": str(tmp_path)}
-    assert Settings.from_environment(good | {"AGENT_SERVER_URL": "http://x", "HOME": "/"}).limits | {
-        "sandbox_starts": 0,
-        "gradings": 0,
-    } == {"train": 16, "eval": 16, "sandbox_starts": 0, "gradings": 0, "queue": 10_000}
-    for extra, expected in [
-        ({"AGENT_SERVER_PROT": "1"}, "did you mean AGENT_SERVER_PORT"),
-        ({"AGENT_SERVER_DATA_PATH": "x"}, "R2E_DATA_PATH is the variable"),
-        ({"AGENT_SERVER_TRAIN_CONCURRENCY": "0"}, "AGENT_SERVER_TRAIN_CONCURRENCY='0'"),
-        ({"AGENT_SERVER_COMMAND_TIMEOUT_S": "9999"}, "one command must fit"),
-    ]:
-        with pytest.raises(ConfigError, match=expected):
-            Settings.from_environment(good | extra)
-    with pytest.raises(ConfigError, match="AGENT_SERVER_WORK_DIR must be set"):
-        Settings.from_environment({n: v for n, v in good.items() if "WORK" not in n})
 
 
 @given(

@@ -1,0 +1,113 @@
+"""Settings: each wrong value is refused with its variable, rule, value and remedy; typed values survive JSON."""
+
+from pathlib import Path
+
+import pytest
+
+from agent_server.config import Settings, describe
+from agent_server.setting_types import Address
+from client.errors import ConfigError
+
+
+@pytest.fixture
+def required(tmp_path) -> dict[str, str]:
+    """The variables without a default."""
+    return {"R2E_DATA_PATH": str(tmp_path), "R2E_SIF_DIR": str(tmp_path), "AGENT_SERVER_WORK_DIR": str(tmp_path)}
+
+
+def refusal(environment: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as refused:
+        Settings.from_environment(environment)
+    return str(refused.value)
+
+
+def test_defaults(required):
+    settings = Settings.from_environment(required | {"AGENT_SERVER_URL": "http://x", "HOME": "/"})
+    machine = {"sandbox_starts": 0, "gradings": 0}
+    assert settings.limits | machine == {"train": 16, "eval": 16, "queue": 10_000} | machine
+    assert (settings.reward, settings.base_urls, settings.penalties, settings.binds) == ("binary", (), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"AGENT_SERVER_PROT": "1"}, "AGENT_SERVER_PROT is not a setting; did you mean AGENT_SERVER_PORT"),
+        ({"AGENT_SERVER_DATA_PATH": "x"}, "AGENT_SERVER_DATA_PATH is not a setting; set R2E_DATA_PATH"),
+        (
+            {"AGENT_SERVER_TRAIN_CONCURRENCY": "0"},
+            "AGENT_SERVER_TRAIN_CONCURRENCY='0' must be greater than or equal to 1",
+        ),
+        ({"AGENT_SERVER_COMMAND_TIMEOUT_S": "9999"}, "one command must fit"),
+        ({"AGENT_SERVER_BINDS": "wheels:/wheels"}, "'wheels:/wheels' is not HOST:INSIDE with absolute paths"),
+        ({"AGENT_SERVER_BINDS": "/no/such/folder:/wheels"}, "/no/such/folder does not exist on this machine"),
+        ({"AGENT_SERVER_BINDS": "/tmp:/x:rw"}, "AGENT_SERVER_BINDS='/tmp:/x:rw': '/tmp:/x:rw' is not HOST:INSIDE"),
+        ({"AGENT_SERVER_BINDS": "/tmp:/x:rw"}, "take no options"),
+        (
+            {"AGENT_SERVER_PENALTIES": "LimitsExceeded"},
+            "AGENT_SERVER_PENALTIES='LimitsExceeded': penalties are STATUS=NUMBER",
+        ),
+        ({"AGENT_SERVER_REWARD": "most"}, "AGENT_SERVER_REWARD='most' must be 'binary', 'partial_credit'"),
+        ({"AGENT_SERVER_PROTECTED_PATHS": "maybe"}, "AGENT_SERVER_PROTECTED_PATHS='maybe'"),
+        ({"AGENT_SERVER_GRADING_SANDBOX": "other"}, "AGENT_SERVER_GRADING_SANDBOX='other'"),
+    ],
+)
+def test_a_wrong_setting_is_refused(required, variables, expected):
+    assert expected in refusal(required | variables)
+
+
+@pytest.mark.parametrize(
+    "url", ["good.example", "ftp://good.example", "http://user@good.example", "http://good.example:port"]
+)
+def test_a_wrong_base_url_is_refused(required, url):
+    message = refusal(required | {"AGENT_SERVER_BASE_URLS": f"http://fine,{url}"})
+    assert message.startswith(f"AGENT_SERVER_BASE_URLS='http://fine,{url}': {url!r}: ")
+
+
+def test_a_missing_setting_is_named(required):
+    del required["AGENT_SERVER_WORK_DIR"]
+    assert refusal(required).startswith("AGENT_SERVER_WORK_DIR must be set")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "node7", "localhost.evil"])
+def test_an_open_port_needs_a_token_or_consent(required, host):
+    environment = required | {"AGENT_SERVER_HOST": host}
+    remedy = "set a token, listen on 127.0.0.1, or set AGENT_SERVER_OPEN_TO_ANYONE=yes"
+    assert remedy in refusal(environment)
+    assert Settings.from_environment(environment | {"AGENT_SERVER_TOKEN": "t"}).host == host
+    assert Settings.from_environment(environment | {"AGENT_SERVER_OPEN_TO_ANYONE": "yes"}).host == host
+    wrong = refusal(environment | {"AGENT_SERVER_OPEN_TO_ANYONE": "true"})
+    assert wrong.startswith("AGENT_SERVER_OPEN_TO_ANYONE='true'")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1"])
+def test_loopback_needs_no_token(required, host):
+    assert Settings.from_environment(required | {"AGENT_SERVER_HOST": host}).token == ""
+
+
+def test_values_are_typed_and_survive_json(required, tmp_path):
+    """The fork server gets the settings as JSON."""
+    settings = Settings.from_environment(
+        required
+        | {
+            "AGENT_SERVER_BASE_URLS": "http://10.0.0.1:8000/v1, https://good.example",
+            "AGENT_SERVER_PENALTIES": "LimitsExceeded=-0.5,CommandFailed: 2=-1",
+            "AGENT_SERVER_BINDS": f"{tmp_path}:/wheels,{tmp_path}",
+            "AGENT_SERVER_EXCLUDE": str(tmp_path / "report.json"),
+            "AGENT_SERVER_SANDBOX_NETWORK": "1",
+            "AGENT_SERVER_TOKEN": "s3cret",
+        }
+    )
+    assert settings.base_urls == (
+        Address("http", "10.0.0.1", 8000, ("v1",)),
+        Address("https", "good.example", 443, ()),
+    )
+    assert settings.penalties == {"LimitsExceeded": -0.5, "CommandFailed: 2": -1.0}
+    assert settings.binds == ((tmp_path, "/wheels"), (tmp_path, str(tmp_path)))
+    copy = Settings.model_validate_json(settings.model_dump_json())
+    assert copy == settings and isinstance(copy.base_urls[0], Address) and isinstance(copy.binds[0][0], Path)
+
+
+def test_the_help_shows_every_setting():
+    lines = describe().splitlines()
+    assert len(lines) == len(Settings.model_fields)
+    assert any("AGENT_SERVER_PORT" in line and "8600" in line for line in lines)
