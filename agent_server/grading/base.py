@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.grading import patches, protected, repository, unittest_report
-from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, Ran, must, runs_pytest
+from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, TestRun, run_checked, runs_pytest
 from agent_server.grading.outcomes import expected_outcomes, parse_junit, parse_unittest_report
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from agent_server.tasks.task import Task
@@ -56,7 +56,7 @@ NO_SUBMISSION = Grade(resolved=False, status="no_submission")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class GradingConfig:
     """How a server grades. `command`, if any, runs instead of the row's tests and prints the reward as its last line."""
 
     timeout_s: float
@@ -69,9 +69,9 @@ def grade(
     task: Task,
     submission: str,
     sandbox: Sandbox,
-    rules: Rules,
+    rules: GradingConfig,
     *,
-    begun: repository.Begun | None = None,
+    begun: repository.BaseState | None = None,
     log_file: Path | None = None,
 ) -> Grade:
     """Run the row's tests on `submission` (a unified diff; "": on the repository as it is) in `sandbox`, a fresh one; or, with
@@ -89,9 +89,9 @@ def grade(
         )
     try:
         if begun is None:
-            repository.set_aside(dataset, task, sandbox)
+            repository.prepare_fresh(dataset, task, sandbox)
         else:
-            repository.begin_again(dataset, task, sandbox, begun)
+            repository.reset_to_base(dataset, task, sandbox, begun)
         before = protected.snapshot(dataset, task, sandbox, keep=True)
     except (GraderError, SandboxDied, SandboxLimitExceeded) as cannot:
         if begun is None or _has_died(sandbox, cannot):
@@ -108,14 +108,14 @@ def grade(
         if refused:
             status, said = refused
             return Grade(False, status, **facts, log=said, seconds=time.monotonic() - started)
-    repository.bring_back(dataset, task, sandbox)
-    ran, limit = _run(dataset, task, sandbox, rules, log_file)
+    repository.restore_hidden(dataset, task, sandbox)
+    run, limit = _run_tests(dataset, task, sandbox, rules, log_file)
     if log_file:
-        log_file.write_text(ran.log, encoding="utf-8", errors="surrogateescape")
+        log_file.write_text(run.log, encoding="utf-8", errors="surrogateescape")
         facts["log_path"] = str(log_file)
     if rules.command:
-        facts["given_reward"] = 0.0 if limit else _printed_reward(task, ran)
-    outcomes = {} if limit or rules.command else dataset.outcomes(task, ran)
+        facts["given_reward"] = 0.0 if limit else _printed_reward(task, run)
+    outcomes = {} if limit or rules.command else dataset.outcomes(task, run)
     named = {side: expected_outcomes(getattr(task, side), outcomes) for side in ("fail_to_pass", "pass_to_pass")}
     return Grade(
         resolved=facts["given_reward"] >= 1.0 if rules.command else not limit and dataset.resolved(task, outcomes),
@@ -124,7 +124,7 @@ def grade(
         **named,
         **facts,
         limit=limit,
-        log=ran.log[-LOG_TAIL_CHARACTERS:],
+        log=run.log[-LOG_TAIL_CHARACTERS:],
         seconds=time.monotonic() - started,
     )
 
@@ -169,31 +169,33 @@ def _has_died(sandbox: Sandbox, failure: Exception) -> bool:
         return True
 
 
-def _printed_reward(task: Task, ran: Ran) -> float:
-    last = next((line for line in reversed(ran.log.splitlines()) if line.strip()), "")
+def _printed_reward(task: Task, run: TestRun) -> float:
+    last = next((line for line in reversed(run.log.splitlines()) if line.strip()), "")
     try:
         reward = float(last)
     except ValueError:
         reward = math.nan
-    if ran.returncode != 0 or not 0.0 <= reward <= 1.0:
+    if run.returncode != 0 or not 0.0 <= reward <= 1.0:
         raise GraderError(
             f"row {task.task_id}: AGENT_SERVER_REWARD_COMMAND must end with 0 and print a number from 0 to 1 as its last line;"
-            f" it ended with {ran.returncode} and printed {last!r:.200}"
+            f" it ended with {run.returncode} and printed {last!r:.200}"
         )
     return reward
 
 
-def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file: Path | None) -> tuple[Ran, str]:
+def _run_tests(
+    dataset: Dataset, task: Task, sandbox: Sandbox, rules: GradingConfig, log_file: Path | None
+) -> tuple[TestRun, str]:
     """What the tests left, and the limit that ended them early."""
     nonce = secrets.token_hex(8)
     script, log, report, lines = (f"/tmp/.{kind}.{nonce}" for kind in ("tests.sh", "log", "xml", "unittest"))
-    tests = rules.command or dataset.script(task)
+    tests = rules.command or dataset.test_script(task)
     sandbox.write_file(script, tests)
     # Both runners find what they need wherever the script starts them. The reports' names are new each time, so that nothing can lie
     # there before.
     environment = f"PYTEST_ADDOPTS='--junitxml={report} -o junit_family=xunit1 -p no:cacheprovider'"
     if not runs_pytest(tests):
-        must(sandbox, task, f"mkdir {lines}.d", cwd="/tmp")
+        run_checked(sandbox, task, f"mkdir {lines}.d", cwd="/tmp")
         sandbox.write_file(f"{lines}.d/sitecustomize.py", Path(unittest_report.__file__).read_text())
         environment += f" {unittest_report.REPORT}={lines} PYTHONPATH={lines}.d${{PYTHONPATH:+:$PYTHONPATH}}"
     try:
@@ -203,7 +205,7 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
         sandbox.kill_background()  # what the tests left running must not write on while we read
         said, xml, told = (read_file(sandbox, path) for path in (log, report, lines))
     except SandboxLimitExceeded as exceeded:
-        return Ran("", 137), exceeded.limit
+        return TestRun("", 137), exceeded.limit
     if result.limit == "time":
         if log_file:
             log_file.write_text(said, encoding="utf-8", errors="surrogateescape")
@@ -211,7 +213,7 @@ def _run(dataset: Dataset, task: Task, sandbox: Sandbox, rules: Rules, log_file:
             f"row {task.task_id}: the tests did not end within {rules.timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or drop the row. They printed: {said[-LOG_TAIL_CHARACTERS:]}"
         )
     files = [file for file in dataset.test_files(task) if file.endswith(".py")]
-    return Ran(
+    return TestRun(
         said, result.returncode, parse_junit(xml, files) if xml else None, parse_unittest_report(told)
     ), result.limit
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from xml.etree import ElementTree
 
-WORDS = ("PASSED", "XFAIL", "SKIPPED", "XPASS", "FAILED", "ERROR")  # from best to worst
+OUTCOMES = ("PASSED", "XFAIL", "SKIPPED", "XPASS", "FAILED", "ERROR")  # from best to worst
 MISSING = "MISSING"  # the runner said nothing of an expected test
 SOLVES = frozenset({"PASSED", "XFAIL"})
 KEEPS = SOLVES | {"SKIPPED"}
@@ -23,14 +23,14 @@ KEEPS = SOLVES | {"SKIPPED"}
 # --- what counts ----------------------------------------------------------------------------------------------------------
 
 
-def solves(word: str) -> bool:
+def is_passed(word: str) -> bool:
     """Does `word` count for a FAIL_TO_PASS test? SWE-bench's rule (`test_passed` of its harness): PASSED and XFAIL do;
     SKIPPED, XPASS, FAILED, ERROR and MISSING do not."""
     return word in SOLVES
 
 
-def keeps(word: str) -> bool:
-    """Does `word` count for a PASS_TO_PASS test? SWE-bench's rule (`test_maintained`): as in `solves`, and SKIPPED too,
+def is_maintained(word: str) -> bool:
+    """Does `word` count for a PASS_TO_PASS test? SWE-bench's rule (`test_maintained`): as in `is_passed`, and SKIPPED too,
     since a skipped test is no regression."""
     return word in KEEPS
 
@@ -38,8 +38,8 @@ def keeps(word: str) -> bool:
 def resolved(outcomes: Mapping[str, str], fail_to_pass: Iterable[str], pass_to_pass: Iterable[str]) -> bool:
     """SWE-bench's rule: every test that should pass now does, and every one that passed before still does.
     `outcomes` is what one of the readers below gives."""
-    solved = all(map(solves, expected_outcomes(fail_to_pass, outcomes).values()))
-    return solved and all(map(keeps, expected_outcomes(pass_to_pass, outcomes).values()))
+    solved = all(map(is_passed, expected_outcomes(fail_to_pass, outcomes).values()))
+    return solved and all(map(is_maintained, expected_outcomes(pass_to_pass, outcomes).values()))
 
 
 def expected_outcomes(tests: Iterable[str], outcomes: Mapping[str, str]) -> dict[str, str]:
@@ -56,12 +56,12 @@ def _look_up(test: str, outcomes: Mapping[str, str]) -> str:
     if test in outcomes or test.count("[") <= test.count("]"):
         return outcomes.get(test, MISSING)
     words = {word for name, word in outcomes.items() if name.startswith(test)}
-    return max(words, key=WORDS.index) if len(set(map(solves, words))) == 1 else MISSING
+    return max(words, key=OUTCOMES.index) if len(set(map(is_passed, words))) == 1 else MISSING
 
 
 def note(found: dict[str, str], test: str, word: str) -> None:
     """Of two words of a test the worse counts."""
-    found[test] = max(found.get(test, word), word, key=WORDS.index)
+    found[test] = max(found.get(test, word), word, key=OUTCOMES.index)
 
 
 # --- pytest's junit report ------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _junit_word(case: ElementTree.Element) -> str:
         for child in case
         if child.tag in words
     ]
-    return max(seen, key=WORDS.index, default="PASSED")
+    return max(seen, key=OUTCOMES.index, default="PASSED")
 
 
 def _expected_failure(child: ElementTree.Element) -> bool:
@@ -135,7 +135,7 @@ SUMMARY_END = re.compile(
     r"(?:=+ )?\d+ [a-z].* in \d[\d.]* ?s"
 )  # "2 failed, 1 passed in 0.10s", with = around it or without
 SUBTEST = r"SUBFAILED(?:[\[(].*?[\])])? (?=[^\[\]()]*::)|[\[(].*?[\])] SUBFAIL "  # "SUBFAILED[message] (i=1) id", or the plugin's form
-RESULT = re.compile(rf"(?:({'|'.join(WORDS)}) (?:at (?:setup|call|teardown) of )?|{SUBTEST})(.+)")
+RESULT = re.compile(rf"(?:({'|'.join(OUTCOMES)}) (?:at (?:setup|call|teardown) of )?|{SUBTEST})(.+)")
 LONGEST_ID = 4096  # characters; reasons may be far longer
 FOLDED = re.compile(r"\[\d+\] ")  # "SKIPPED [2] file.py:7: reason" names no test
 
@@ -233,7 +233,7 @@ def parse_unittest_report(lines: str) -> dict[str, str]:
             path, _, method = name.rpartition(".")
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue  # the process ended in the middle of it, or another wrote it
-        if word in WORDS:
+        if word in OUTCOMES:
             note(found, f"{method} ({path})", word)
     return found
 

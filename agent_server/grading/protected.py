@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent_server.grading.datasets.base import REPOSITORY, Dataset, must
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
@@ -60,7 +60,7 @@ def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fal
         )
     try:
         records = (
-            gzip.decompress(base64.b64decode(must(sandbox, task, script, cwd=REPOSITORY)))
+            gzip.decompress(base64.b64decode(run_checked(sandbox, task, script, cwd=REPOSITORY)))
             .decode(errors="surrogateescape")
             .split("\0")
         )
@@ -92,19 +92,19 @@ def restore(task: Task, sandbox: Sandbox, before: Snapshot, changed: Iterable[st
 while IFS= read -rd '' folder; do if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi; done <{KEPT}.folders
 xargs -0 -r rm -rf -- <{KEPT}.changed && tar --null --no-unquote -xf {KEPT}.tar -T {KEPT}.back
 """
-    must(sandbox, task, script, cwd=REPOSITORY)
+    run_checked(sandbox, task, script, cwd=REPOSITORY)
 
 
 def remove(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
     """Raises GraderError."""
     sandbox.write_file(f"{KEPT}.changed", "".join(f"{path}\0" for path in paths))
-    must(sandbox, task, f"xargs -0 -r rm -rf -- <{KEPT}.changed", cwd=REPOSITORY)
+    run_checked(sandbox, task, f"xargs -0 -r rm -rf -- <{KEPT}.changed", cwd=REPOSITORY)
 
 
 def installed(task: Task, sandbox: Sandbox) -> str:
     """What has changed since the kept snapshot of packages that are installed in the repository's folder: too much to put away. Raises
     GraderError."""
-    return must(
+    return run_checked(
         sandbox,
         task,
         f"find . -path ./.git -prune -o \\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\) -cnewer {KEPT}.list -print | head -n 5",
@@ -144,7 +144,7 @@ def named_in(script: str) -> Iterator[str]:
 
 
 def _tests(dataset: Dataset, task: Task) -> list[str]:
-    return [*dataset.test_files(task), *named_in(dataset.script(task))]
+    return [*dataset.test_files(task), *named_in(dataset.test_script(task))]
 
 
 def _folders(path: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_server.grading import protected
-from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, must
+from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, run_checked
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -62,7 +62,7 @@ git clean -ffdq
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BaseState:
     """How the agent's repository began, kept where the agent cannot reach: its commit, what is hidden, packed, git's settings,
     what git does not look at, and what was protected."""
 
@@ -73,26 +73,28 @@ class Begun:
     protected: protected.Snapshot
 
 
-def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = False) -> Begun | None:
+def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = False) -> BaseState | None:
     """Make the agent's repository: as the row begins, without what is hidden, its history purged. With `keep`, answers what
-    `begin_again` needs. Raises GraderError where row and image do not fit."""
+    `reset_to_base` needs. Raises GraderError where row and image do not fit."""
     dataset.set_up(task, sandbox)
     packed = ""
-    if hidden := dataset.hidden(task):
+    if hidden := dataset.hidden_paths(task):
         if keep:
             there = f'for path in {_quoted(hidden)}; do [ ! -e "$path" ] || printf \'%s\\0\' "$path"; done'
-            must(sandbox, task, f"{there} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY)
-            packed = must(
+            run_checked(
+                sandbox, task, f"{there} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY
+            )
+            packed = run_checked(
                 sandbox, task, "[ ! -f /tmp/.hidden ] || base64 -w0 /tmp/.hidden; rm -f /tmp/.hidden", cwd=REPOSITORY
             )
         tracked = _quoted(path for path in hidden if not path.startswith("/"))
-        must(
+        run_checked(
             sandbox,
             task,
             f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}",
             cwd=REPOSITORY,
         )
-    must(
+    run_checked(
         sandbox,
         task,
         PURGE.format(base=shlex.quote(dataset.base_commit(task)), identity=IDENTITY, ref=BASE),
@@ -100,10 +102,10 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = Fals
     )
     if not keep:
         return None
-    settings = must(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY)
-    exclude = must(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY)
-    base = must(sandbox, task, "git rev-parse HEAD", cwd=REPOSITORY).strip()
-    return Begun(base, packed, settings, exclude, protected.snapshot(dataset, task, sandbox))
+    settings = run_checked(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY)
+    exclude = run_checked(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY)
+    base = run_checked(sandbox, task, "git rev-parse HEAD", cwd=REPOSITORY).strip()
+    return BaseState(base, packed, settings, exclude, protected.snapshot(dataset, task, sandbox))
 
 
 def collect_diff(sandbox: Sandbox) -> str:
@@ -114,20 +116,20 @@ def collect_diff(sandbox: Sandbox) -> str:
     return result.output if result.returncode == 0 else ""
 
 
-def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) -> None:
+def reset_to_base(dataset: Dataset, task: Task, sandbox: Sandbox, begun: BaseState) -> None:
     """Bring the agent's own sandbox back to where it began, for grading in it: nothing runs, tracked files are the base's and
     untracked ones gone, protected ones even where git ignores them; what the agent installed elsewhere stays. What was hidden
     lies aside. Raises GraderError where the agent has left no repository to begin with."""
     sandbox.kill_background()
     sandbox.write_file("/tmp/.gitconfig", begun.settings)
     sandbox.write_file("/tmp/.exclude", begun.exclude)
-    must(sandbox, task, BEGIN.format(base=begun.base), cwd=REPOSITORY)
+    run_checked(sandbox, task, BEGIN.format(base=begun.base), cwd=REPOSITORY)
     found = protected.snapshot(dataset, task, sandbox)
     protected.remove(task, sandbox, begun.protected.changed(found))
-    must(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {begun.base}", cwd=REPOSITORY)
+    run_checked(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {begun.base}", cwd=REPOSITORY)
     if begun.hidden:
         sandbox.write_file("/tmp/.hidden.base64", begun.hidden)
-        must(
+        run_checked(
             sandbox,
             task,
             "base64 -d /tmp/.hidden.base64 >/tmp/.hidden && tar -xzPf /tmp/.hidden && rm -f /tmp/.hidden*",
@@ -136,8 +138,8 @@ def begin_again(dataset: Dataset, task: Task, sandbox: Sandbox, begun: Begun) ->
     _move_aside(dataset, task, sandbox)
 
 
-def set_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
-    """Make a fresh sandbox's repository look as the agent's did, so that its patch fits; `bring_back` undoes the hiding."""
+def prepare_fresh(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+    """Make a fresh sandbox's repository look as the agent's did, so that its patch fits; `restore_hidden` undoes the hiding."""
     dataset.set_up(task, sandbox)
     _move_aside(dataset, task, sandbox)
 
@@ -145,18 +147,18 @@ def set_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
 def _move_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     moves = "\n".join(
         f"[ -e {path} ] && mkdir -p /tmp/.aside/{number} && mv {path} /tmp/.aside/{number}/"
-        for number, path in enumerate(map(shlex.quote, dataset.hidden(task)))
+        for number, path in enumerate(map(shlex.quote, dataset.hidden_paths(task)))
     )
-    must(sandbox, task, f"umask 077; rm -rf /tmp/.aside\n{moves}\ntrue", cwd=REPOSITORY)
+    run_checked(sandbox, task, f"umask 077; rm -rf /tmp/.aside\n{moves}\ntrue", cwd=REPOSITORY)
 
 
-def bring_back(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+def restore_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     """Put what was hidden where the image has it, instead of whatever is there now."""
     moves = "\n".join(
         f'rm -rf {path}\n[ -d /tmp/.aside/{number} ] && mkdir -p "$(dirname {path})" && mv /tmp/.aside/{number}/* "$(dirname {path})"/'
-        for number, path in enumerate(map(shlex.quote, dataset.hidden(task)))
+        for number, path in enumerate(map(shlex.quote, dataset.hidden_paths(task)))
     )
-    must(sandbox, task, f"shopt -s dotglob\n{moves}\nrm -rf /tmp/.aside", cwd=REPOSITORY)
+    run_checked(sandbox, task, f"shopt -s dotglob\n{moves}\nrm -rf /tmp/.aside", cwd=REPOSITORY)
 
 
 def _quoted(paths: Iterable[str]) -> str:

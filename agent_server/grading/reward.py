@@ -5,14 +5,14 @@ test passes. No mode and no penalty changes whether a session is `resolved`.
 
 A mode is a function of the words of the FAIL_TO_PASS tests, those of the PASS_TO_PASS tests (both by test id, MISSING
 included, as `outcomes.expected_outcomes` gives them; empty where no test was run) and `resolved`. In its formula
-`f` is the share of FAIL_TO_PASS tests that pass (`outcomes.solves`), `p` the share of PASS_TO_PASS tests that still do
-(`outcomes.keeps`); the share of an empty list is 1, as in SWE-bench's `compute_fail_to_pass`. A session may be unresolved
+`f` is the share of FAIL_TO_PASS tests that pass (`outcomes.is_passed`), `p` the share of PASS_TO_PASS tests that still do
+(`outcomes.is_maintained`); the share of an empty list is 1, as in SWE-bench's `compute_fail_to_pass`. A session may be unresolved
 although each test has passed (its tests exceeded a limit of the sandbox): then one test less counts as passed.
 """
 
 from collections.abc import Callable, Mapping
 
-from agent_server.grading.outcomes import keeps, solves
+from agent_server.grading.outcomes import is_maintained, is_passed
 
 Words = Mapping[str, str]
 DONE = 0.5  # what `shaped` keeps for a resolved session
@@ -26,15 +26,15 @@ def binary(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
 def partial_credit(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
     """`f` if `p` is 1, else 0: a broken PASS_TO_PASS test, or one that was not run, takes everything. A submission that
     changes nothing gets 0. Without FAIL_TO_PASS tests this is `binary`."""
-    if not all(map(keeps, pass_to_pass.values())):
+    if not all(map(is_maintained, pass_to_pass.values())):
         return 0.0
-    return _share(sum(map(solves, fail_to_pass.values())), len(fail_to_pass), resolved)
+    return _share(sum(map(is_passed, fail_to_pass.values())), len(fail_to_pass), resolved)
 
 
 def test_ratio(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
     """The share of all expected tests, of both lists, that pass; 0 where no test was run. The densest mode, and the one that
     pays for nothing: a submission that changes nothing gets the PASS_TO_PASS tests' part, one that was never made 0."""
-    passed = sum(map(solves, fail_to_pass.values())) + sum(map(keeps, pass_to_pass.values()))
+    passed = sum(map(is_passed, fail_to_pass.values())) + sum(map(is_maintained, pass_to_pass.values()))
     return _share(passed, len(fail_to_pass) + len(pass_to_pass), resolved)
 
 
@@ -44,8 +44,8 @@ def shaped(fail_to_pass: Words, pass_to_pass: Words, resolved: bool) -> float:
     tests did not run. Without FAIL_TO_PASS tests the way is `p` alone."""
     if resolved or not (fail_to_pass or pass_to_pass):
         return float(resolved)
-    f = sum(map(solves, fail_to_pass.values())) / len(fail_to_pass) if fail_to_pass else 1.0
-    p = sum(map(keeps, pass_to_pass.values())) / len(pass_to_pass) if pass_to_pass else 1.0
+    f = sum(map(is_passed, fail_to_pass.values())) / len(fail_to_pass) if fail_to_pass else 1.0
+    p = sum(map(is_maintained, pass_to_pass.values())) / len(pass_to_pass) if pass_to_pass else 1.0
     return (1 - DONE) * f * p
 
 
@@ -62,7 +62,7 @@ MODES: dict[str, Callable[[Words, Words, bool], float]] = {
 # --- penalties ------------------------------------------------------------------------------------------------------------
 
 
-def penalised(reward: float, exit_status: str, penalties: Mapping[str, float]) -> float:
+def penalized(reward: float, exit_status: str, penalties: Mapping[str, float]) -> float:
     """`reward` plus the penalty of the session's agent exit status, if it has one; from -1 to 1. A status with a detail
     (`CommandFailed: 2`) has its own penalty, or else that of the part before the colon."""
     return reward + penalties.get(exit_status, penalties.get(exit_status.partition(":")[0], 0.0))

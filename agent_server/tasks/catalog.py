@@ -81,7 +81,7 @@ class _File:
         if not self.rows.columns:
             raise ConfigError(f"{path} has no rows; a mode needs at least one task")
         self.dataset = plug.recognise(self.rows.read(0), str(path)) if dataset == plug.AUTO else plug.load(dataset)
-        if lacking := self.dataset.columns - self.rows.columns:
+        if lacking := self.dataset.identifying_columns - self.rows.columns:
             raise ConfigError(
                 f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name}; it has {', '.join(sorted(self.rows.columns))}"
             )
@@ -106,14 +106,14 @@ class _File:
 
     def _look_through(self, path: Path, excluded: frozenset[str]) -> None:
         faults = []
-        for number, row in enumerate(self.rows.scan(self.dataset.wanted, self.dataset.texts)):
+        for number, row in enumerate(self.rows.scan(self.dataset.read_columns, self.dataset.text_columns)):
             row = self._with_image(row)
             task_id = self.dataset.task_id(row)
             if task_id in excluded:
                 continue
             try:
-                fault = self.dataset.fault(row) if task_id else "it has no instance_id"
-                if not fault and PROBLEM in self.dataset.texts and not row.get(PROBLEM):
+                fault = self.dataset.reason_ungradable(row) if task_id else "it has no instance_id"
+                if not fault and PROBLEM in self.dataset.text_columns and not row.get(PROBLEM):
                     fault = f"its {PROBLEM} is empty"
             except (ValueError, TypeError) as unreadable:
                 fault = str(unreadable)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.grading import repository
-from agent_server.grading.base import Rules, grade
+from agent_server.grading.base import GradingConfig, grade
 from agent_server.grading.datasets.base import REPOSITORY, Dataset
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
@@ -169,7 +169,7 @@ def _verdicts(
     try:
         with _sandbox(task, arguments) as sandbox:
             repository.prepare(dataset, task, sandbox)
-            dataset.fix(row, task, sandbox)
+            dataset.apply_gold(row, task, sandbox)
             gold = repository.collect_diff(sandbox)
             sandbox.run("git reset -q --hard && git clean -fdq", cwd=REPOSITORY, timeout_s=60.0)
             attacks = list(hostile.submissions(dataset, task, sandbox, gold))
@@ -184,7 +184,7 @@ def _verdicts(
         started = time.monotonic()
         try:
             with _sandbox(task, arguments) as sandbox:
-                found = grade(dataset, task, patch, sandbox, Rules(arguments.timeout_s))
+                found = grade(dataset, task, patch, sandbox, GradingConfig(arguments.timeout_s))
         except Exception as broken:
             yield Verdict(
                 task.task_id, case, attempt, wanted, None, "", time.monotonic() - started, error=_said(broken)

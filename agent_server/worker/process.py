@@ -90,4 +90,4 @@ def _reward(grade: Grade, result: AgentResult, settings: Settings) -> float:
     earned = grade.given_reward
     if earned is None:
         earned = reward.MODES[settings.reward](grade.fail_to_pass, grade.pass_to_pass, grade.resolved)
-    return reward.penalised(earned, result.exit_status, settings.penalties)
+    return reward.penalized(earned, result.exit_status, settings.penalties)

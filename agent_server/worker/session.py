@@ -9,7 +9,7 @@ from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
 from agent_server.grading import repository
-from agent_server.grading.base import NO_SUBMISSION, Grade, Rules, grade
+from agent_server.grading.base import NO_SUBMISSION, Grade, GradingConfig, grade
 from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes import apptainer
@@ -59,9 +59,9 @@ class Session:
     def _begin_grading(self) -> None:
         retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
 
-    def _grade(self, submission: str, sandbox: Sandbox, begun: repository.Begun | None) -> Grade:
+    def _grade(self, submission: str, sandbox: Sandbox, begun: repository.BaseState | None) -> Grade:
         settings = self._settings
-        rules = Rules(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
+        rules = GradingConfig(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
         log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
         with self._costs.measure("grading"):
             return grade(self._dataset, self._job.task, submission, sandbox, rules, begun=begun, log_file=log_file)

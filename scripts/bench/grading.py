@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent_server.grading import repository
-from agent_server.grading.base import Rules, grade
+from agent_server.grading.base import GradingConfig, grade
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
@@ -40,14 +40,14 @@ def main() -> None:
 
         agents = sandbox()
         repository.prepare(dataset, task, agents)
-        dataset.fix(row, task, agents)
+        dataset.apply_gold(row, task, agents)
         gold = repository.collect_diff(agents)
         agents.close()
 
         def ours() -> None:
             fresh = sandbox()
             try:
-                assert grade(dataset, task, gold, fresh, Rules(60.0)).resolved
+                assert grade(dataset, task, gold, fresh, GradingConfig(60.0)).resolved
             finally:
                 fresh.close()
 

@@ -22,7 +22,7 @@ from agent_server.sandboxes.processes import read_process
 from agent_server.store.store import DATABASE_NAME
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
-from tests.agent_server.grading.grading_bench import Workshop
+from tests.agent_server.grading.grading_bench import GradingBench
 from tests.agent_server.grading.sample_rows import Made, make_all
 from tests.scripted_model import ScriptedModel, serving
 
@@ -196,24 +196,24 @@ def demo_image() -> Path:
 
 
 @pytest.fixture(scope="session")
-def six(demo_image, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
+def sample_rows(demo_image, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
     """The images' folder and a task of each of the six formats, by the name of its file."""
     images, made = make_all(demo_image, tmp_path_factory.mktemp("six") / "made")
     return images, {row.path.stem: row for row in made}
 
 
 @pytest.fixture
-def shop(six, tmp_path):
-    """A Workshop of a task, by its file's name."""
+def grading_bench(sample_rows, tmp_path):
+    """A GradingBench of a task, by its file's name."""
     opened = []
 
-    def of(name: str) -> Workshop:
-        opened.append(Workshop(six[0], tmp_path, six[1][name]))
+    def of(name: str) -> GradingBench:
+        opened.append(GradingBench(sample_rows[0], tmp_path, sample_rows[1][name]))
         return opened[-1]
 
     yield of
-    for workshop in opened:
-        workshop.close()
+    for bench in opened:
+        bench.close()
 
 
 @pytest.fixture(autouse=True)

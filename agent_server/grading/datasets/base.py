@@ -1,7 +1,7 @@
 """The seam between a dataset's rows and grading: what its images, tests and words for an outcome are.
 
 Subclass Dataset for a dataset of your own; README, "Bring your own dataset", goes through it.
-Invariant: an instance has no state. Everything about a row is in its Task, everything about a run in its Ran.
+Invariant: an instance has no state. Everything about a row is in its Task, everything about a run in its TestRun.
 """
 
 import json
@@ -23,7 +23,7 @@ UNITTEST_ID = re.compile(r"\w+ \([\w.]+\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TestRun:
     """What a row's tests left: all they printed, how their script ended, and outcomes by test id as the runner itself reported
     them: pytest (None where it wrote no report) or unittest, whose ids are `test_x (pkg.Class)`."""
 
@@ -37,15 +37,15 @@ class Dataset:
     """Rows with `image_name`, FAIL_TO_PASS, PASS_TO_PASS and a `test_cmd` that runs pytest. Subclasses say what is different."""
 
     name: ClassVar[str] = ""
-    columns: ClassVar[frozenset[str]] = frozenset()  # a row that has all of these is of this kind
-    wanted: ClassVar[tuple[str, ...]] = (
+    identifying_columns: ClassVar[frozenset[str]] = frozenset()  # a row that has all of these is of this kind
+    read_columns: ClassVar[tuple[str, ...]] = (
         "instance_id",
         "image_name",
         "FAIL_TO_PASS",
         "test_cmd",
     )  # read of every row at the start
-    texts: ClassVar[tuple[str, ...]] = ("problem_statement",)  # large: at the start only whether they are there
-    kept: ClassVar[tuple[str, ...]] = ("test_cmd",)  # go with the task
+    text_columns: ClassVar[tuple[str, ...]] = ("problem_statement",)  # large: at the start only whether they are there
+    task_columns: ClassVar[tuple[str, ...]] = ("test_cmd",)  # go with the task
 
     def preload(self, task: Task) -> None:
         """Import what takes long and such a task needs, in the process that forks workers."""
@@ -54,13 +54,13 @@ class Dataset:
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
         """Whether rows like this one are of this kind."""
-        return self.columns <= row.keys()
+        return self.identifying_columns <= row.keys()
 
-    def fault(self, row: Mapping[str, Any]) -> str:
+    def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         """Why the row cannot be graded; "" where it can. Of `texts` the row holds only whether they are there."""
         if not self.image(row):
             return "it names no image"
-        if not ids_of(row.get("FAIL_TO_PASS")):
+        if not parse_test_ids(row.get("FAIL_TO_PASS")):
             return "its FAIL_TO_PASS is empty"
         return "" if text(row.get("test_cmd")) else "its test_cmd is empty"
 
@@ -76,9 +76,9 @@ class Dataset:
             dataset=self.name,
             image_name=self.image(row),
             problem_statement=text(row.get("problem_statement")),
-            fail_to_pass=ids_of(row.get("FAIL_TO_PASS")),
-            pass_to_pass=ids_of(row.get("PASS_TO_PASS")),
-            row={name: text(row.get(name)) for name in self.kept},
+            fail_to_pass=parse_test_ids(row.get("FAIL_TO_PASS")),
+            pass_to_pass=parse_test_ids(row.get("PASS_TO_PASS")),
+            row={name: text(row.get(name)) for name in self.task_columns},
         )
 
     # --- the repository ---------------------------------------------------------------------------------------------
@@ -90,33 +90,33 @@ class Dataset:
         """A commit that the agent can still name; "" where the row has none."""
         return text(task.row.get("base_commit"))
 
-    def hidden(self, task: Task) -> tuple[str, ...]:
+    def hidden_paths(self, task: Task) -> tuple[str, ...]:
         """Paths, absolute or in the repository, that the agent must not see and grading needs."""
         return ()
 
     def test_files(self, task: Task) -> tuple[str, ...]:
         """Files in the repository that hold the row's tests: as in the image when they run, whatever the submission says."""
-        return files_of((*task.fail_to_pass, *task.pass_to_pass))
+        return files_of_tests((*task.fail_to_pass, *task.pass_to_pass))
 
-    def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
+    def apply_gold(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
         """Resolve the row in the agent's repository, as only its author can. Raises GraderError."""
         if not (patch := text(row.get("patch"))):
             raise GraderError(
                 f"row {task.task_id} has no gold patch in its column `patch`, so golden cannot tell whether it can be solved"
             )
         sandbox.write_file(FIX, patch)
-        must(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+        run_checked(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
 
     # --- the tests --------------------------------------------------------------------------------------------------
 
-    def script(self, task: Task) -> str:
+    def test_script(self, task: Task) -> str:
         """What bash runs in the repository, the submission applied, to run the tests."""
         return task.row["test_cmd"]
 
-    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """Each test's outcome by the id that the row uses, from the runner's own report: what is merely printed, the submission's
         code can print too."""
-        return ran.unittest if ran.report is None else ran.report
+        return run.unittest_outcomes if run.pytest_outcomes is None else run.pytest_outcomes
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """Whether every test that should pass now, and every one that passed before, has passed: see outcomes.resolved."""
@@ -130,7 +130,7 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def ids_of(value: Any) -> tuple[str, ...]:
+def parse_test_ids(value: Any) -> tuple[str, ...]:
     """A column of test ids: a list, its JSON text, or nothing in any spelling. Raises ValueError for other text."""
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else ()
@@ -139,7 +139,7 @@ def ids_of(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value if value is not None else ()))
 
 
-def files_of(tests: Iterable[str]) -> tuple[str, ...]:
+def files_of_tests(tests: Iterable[str]) -> tuple[str, ...]:
     """The files in pytest's ids, the part before `::`."""
     return tuple(sorted({test.split("::")[0] for test in tests if "::" in test}))
 
@@ -148,7 +148,7 @@ def runs_pytest(script: str) -> bool:
     return "pytest" in script or "py.test" in script
 
 
-def believed(found: Mapping[str, str], tests: Iterable[str], script: str, ran: Ran) -> dict[str, str]:
+def confirmed_by_runner(found: Mapping[str, str], tests: Iterable[str], script: str, run: TestRun) -> dict[str, str]:
     """Outcomes that were read from what was printed, without passes that the runner itself does not know of: pytest where `script`
     runs it, unittest where the ids of `tests` are unittest's. Where a test has a docstring, its id in SWE-bench is that; it can only
     be asked then whether any test ran."""
@@ -156,14 +156,14 @@ def believed(found: Mapping[str, str], tests: Iterable[str], script: str, ran: R
         return {
             test: outcome
             for test, outcome in found.items()
-            if outcome != "PASSED" or _reported_passed(test, ran.report or {})
+            if outcome != "PASSED" or _reported_passed(test, run.pytest_outcomes or {})
         }
     if not any(UNITTEST_ID.match(test) for test in tests):
         return dict(found)
-    if not ran.unittest:
+    if not run.unittest_outcomes:
         return {}
     seen = {
-        test: ran.unittest.get(words.short_unittest_id(test), words.MISSING)
+        test: run.unittest_outcomes.get(words.short_unittest_id(test), words.MISSING)
         for test in found
         if UNITTEST_ID.match(test)
     }
@@ -182,7 +182,7 @@ def _reported_passed(test: str, report: Mapping[str, str]) -> bool:
     return bool(whole) and all(report.get(name) == "PASSED" for name in whole)
 
 
-def must(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:
+def run_checked(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:
     """The output of a command that can only fail where row and image do not fit. Raises GraderError."""
     result = sandbox.run(command, cwd=cwd, timeout_s=SETUP_TIMEOUT_S)
     if result.returncode != 0:

@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import Dataset, Ran, believed, ids_of, text
+from agent_server.grading.datasets.base import Dataset, TestRun, confirmed_by_runner, parse_test_ids, text
 from agent_server.grading.datasets.swebench import parsed, parsers
 from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
 from agent_server.tasks.task import Task
 
 WHOLE = "eval_script"
 OURS = {  # the runner's own report, or what it printed where its script kept the report from us
-    "pytest": lambda ran: ran.report if ran.report is not None else parse_pytest_summary(ran.log),
-    "unittest": lambda ran: ran.unittest or parse_unittest(ran.log),
+    "pytest": lambda run: run.pytest_outcomes if run.pytest_outcomes is not None else parse_pytest_summary(run.log),
+    "unittest": lambda run: run.unittest_outcomes or parse_unittest(run.log),
 }
 PYTEST = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test)(?:[\s;&|)]|$)", re.MULTILINE)
 OWN_REPORT = re.compile(
@@ -25,12 +25,12 @@ OWN_REPORT = re.compile(
 
 class EvalScript(Dataset):
     name = "eval_script"
-    columns = frozenset({"instance_id", "problem_statement", "eval_script"})
-    wanted = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
-    texts = ("problem_statement", "eval_script")
-    kept = ("eval_script", "log_parser", "base_commit", "repo", "version")
+    identifying_columns = frozenset({"instance_id", "problem_statement", "eval_script"})
+    read_columns = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
+    text_columns = ("problem_statement", "eval_script")
+    task_columns = ("eval_script", "log_parser", "base_commit", "repo", "version")
 
-    def fault(self, row: Mapping[str, Any]) -> str:
+    def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         if not row.get("eval_script"):
             return "its eval_script is empty"
         if not self.image(row):
@@ -39,7 +39,7 @@ class EvalScript(Dataset):
             return ""
         if parser not in OURS and parser not in parsers():
             return f"log_parser is {' or '.join(OURS)} or one of swebench's, not {parser!r}"
-        return "" if ids_of(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
+        return "" if parse_test_ids(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:
         return text(row.get("image")) or text(row.get("image_name")) or text(row.get("docker_image"))
@@ -54,16 +54,18 @@ class EvalScript(Dataset):
         """Also all folders of tests at the top: a script may well run them without a name."""
         return (*super().test_files(task), "tests", "test")
 
-    def script(self, task: Task) -> str:
+    def test_script(self, task: Task) -> str:
         return task.row["eval_script"]
 
-    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before it has run a test; what
         it does not get to write then is its report."""
         if not (parser := task.row["log_parser"]):
             script = task.row["eval_script"]
-            broke_off = ran.report is None and PYTEST.search(script) and not OWN_REPORT.search(script)
-            return {WHOLE: "PASSED" if ran.returncode == 0 and not broke_off else "FAILED"}
+            broke_off = run.pytest_outcomes is None and PYTEST.search(script) and not OWN_REPORT.search(script)
+            return {WHOLE: "PASSED" if run.returncode == 0 and not broke_off else "FAILED"}
         if parser in OURS:
-            return OURS[parser](ran)
-        return believed(parsed(parser, ran.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.script(task), ran)
+            return OURS[parser](run)
+        return confirmed_by_runner(
+            parsed(parser, run.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.test_script(task), run
+        )

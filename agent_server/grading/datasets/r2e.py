@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import FIX, REPOSITORY, Dataset, Ran, must, text
+from agent_server.grading.datasets.base import FIX, REPOSITORY, Dataset, TestRun, run_checked, text
 from agent_server.grading.outcomes import note
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -30,12 +30,12 @@ TELLING = (
 
 class R2E(Dataset):
     name = "r2e"
-    columns = frozenset({"docker_image", "problem_statement", "expected_output_json"})
-    wanted = ("docker_image", "commit_hash", "instance_id", "expected_output_json")
-    texts = ("problem_statement",)
-    kept = ("expected_output_json", "commit_hash")
+    identifying_columns = frozenset({"docker_image", "problem_statement", "expected_output_json"})
+    read_columns = ("docker_image", "commit_hash", "instance_id", "expected_output_json")
+    text_columns = ("problem_statement",)
+    task_columns = ("expected_output_json", "commit_hash")
 
-    def fault(self, row: Mapping[str, Any]) -> str:
+    def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         if not self.image(row):
             return "its docker_image is empty"
         if not self.task_id(row):
@@ -62,38 +62,38 @@ class R2E(Dataset):
         fields = super().task(row)
         return Task(fields.task_id, self.name, fields.image_name, fields.problem_statement, passing, (), fields.row)
 
-    def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
+    def apply_gold(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
         """The commit's own change of files that are no tests."""
         diffs = json.loads(text(row.get("parsed_commit_content")) or "{}").get("file_diffs", [])
         patch = "".join(_as_diff(diff) for diff in diffs if not _is_test(diff["header"]["file"]["path"]))
         sandbox.write_file(FIX, patch)
-        must(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+        run_checked(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
 
     def set_up(self, task: Task, sandbox: Sandbox) -> None:
         """Also where grading runs: code under test can read as well."""
         files = " ".join((*TELLING, *(f"{folder}{name}" for folder in ("/", "/root/") for name in TELLING)))
-        must(
+        run_checked(
             sandbox,
             task,
             f"git rm -q --cached --ignore-unmatch -- {' '.join(TELLING)}; rm -rf -- {files}",
             cwd=REPOSITORY,
         )
 
-    def hidden(self, task: Task) -> tuple[str, ...]:
+    def hidden_paths(self, task: Task) -> tuple[str, ...]:
         return PLACES
 
     def test_files(self, task: Task) -> tuple[str, ...]:
         return ()  # all hidden
 
-    def script(self, task: Task) -> str:
+    def test_script(self, task: Task) -> str:
         """R2E-Gym's, which runs `pytest -rA r2e_tests` in the repository, from wherever the image has the two."""
         tests = f"[ -e {TESTS} ] || for folder in / /root/; do [ -e ${{folder}}{TESTS} ] && ln -s ${{folder}}{TESTS} {TESTS} && break; done"
         return f"{tests}\nfor folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done; echo 'no {SCRIPT}, so no pytest'; exit 127"
 
-    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """Of tests that share a name in R2E-Gym's words, the worst outcome: passes come first in the summary that it reads."""
         found: dict[str, str] = {}
-        for test, outcome in (ran.report or {}).items():
+        for test, outcome in (run.pytest_outcomes or {}).items():
             note(found, _as_r2e(test).split(" - ")[0], outcome)
         return _shortened(found)
 

@@ -45,7 +45,7 @@ def recognise(row: Mapping[str, Any], where: str) -> Dataset:
         if (dataset := load(kind.name)).recognises(row):
             return dataset
     lacking = "; ".join(
-        f"{kind.name} lacks {', '.join(sorted(kind.columns - row.keys())) or 'a filled base_commit'}"
+        f"{kind.name} lacks {', '.join(sorted(kind.identifying_columns - row.keys())) or 'a filled base_commit'}"
         for kind in DATASETS
     )
     raise ConfigError(

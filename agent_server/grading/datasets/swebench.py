@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import Dataset, Ran, believed, ids_of, runs_pytest, text
+from agent_server.grading.datasets.base import Dataset, TestRun, confirmed_by_runner, parse_test_ids, runs_pytest, text
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
@@ -51,8 +51,10 @@ COMMANDS = {  # of repositories that do not run `pytest -rA`
 
 class SweBench(Dataset):
     name = "swebench"
-    columns = frozenset({"instance_id", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"})
-    wanted = (
+    identifying_columns = frozenset(
+        {"instance_id", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"}
+    )
+    read_columns = (
         "instance_id",
         "image",
         "image_name",
@@ -63,14 +65,14 @@ class SweBench(Dataset):
         "log_parser",
         "eval_type",
     )
-    texts = ("problem_statement", "test_patch", "eval_script")
-    kept = ("repo", "version", "base_commit", "test_patch", "eval_script", "log_parser", "eval_type")
+    text_columns = ("problem_statement", "test_patch", "eval_script")
+    task_columns = ("repo", "version", "base_commit", "test_patch", "eval_script", "log_parser", "eval_type")
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
         return super().recognises(row) and bool(row.get("base_commit"))
 
-    def fault(self, row: Mapping[str, Any]) -> str:
-        if not ids_of(row.get("FAIL_TO_PASS")):
+    def reason_ungradable(self, row: Mapping[str, Any]) -> str:
+        if not parse_test_ids(row.get("FAIL_TO_PASS")):
             return "its FAIL_TO_PASS is empty"
         if not text(row.get("base_commit")):
             return "its base_commit is empty"
@@ -112,28 +114,30 @@ class SweBench(Dataset):
         """Those that the test patch touches; the evaluation script restores and patches them."""
         return paths_in(task.row["test_patch"])
 
-    def script(self, task: Task) -> str:
+    def test_script(self, task: Task) -> str:
         """With the test command's own exit status recorded, as the harness does."""
         from swebench.harness.utils import parse_eval_script, record_test_exit_code
 
         return "\n".join(["set -uxo pipefail", *record_test_exit_code(parse_eval_script(task.row["eval_script"]))])
 
-    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """By the row's parser, between the script's markers. Where the tests run under pytest, what it did not report itself is
         not believed, and what it reported as failed has failed."""
         from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
         from swebench.harness.grading import parse_test_exit_code
 
         found = {}
-        if START_TEST_OUTPUT in ran.log and END_TEST_OUTPUT in ran.log:
-            between = ran.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
+        if START_TEST_OUTPUT in run.log and END_TEST_OUTPUT in run.log:
+            between = run.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
             found = parsed(task.row["log_parser"], between, _spec(task))
-        if START_TEST_OUTPUT not in ran.log:  # from there on the submission's code may print such signs itself
-            _refuse_broken_environment(task, ran.log)
+        if START_TEST_OUTPUT not in run.log:  # from there on the submission's code may print such signs itself
+            _refuse_broken_environment(task, run.log)
         failures = {"FAILED", "ERROR"}
-        if parse_test_exit_code(ran.log) not in (None, 0) and found and not failures & set(found.values()):
+        if parse_test_exit_code(run.log) not in (None, 0) and found and not failures & set(found.values()):
             return {}  # the harness's rule: a runner that failed and reports no failure was not the one that printed this
-        return believed(found, (*task.fail_to_pass, *task.pass_to_pass), _command(task.row["eval_script"]), ran)
+        return confirmed_by_runner(
+            found, (*task.fail_to_pass, *task.pass_to_pass), _command(task.row["eval_script"]), run
+        )
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """The harness's rule, ids that were cut short in the dataset included."""

@@ -11,7 +11,15 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from agent_server.grading.datasets.base import REPOSITORY, Dataset, Ran, ids_of, must, runs_pytest, text
+from agent_server.grading.datasets.base import (
+    REPOSITORY,
+    Dataset,
+    TestRun,
+    parse_test_ids,
+    run_checked,
+    runs_pytest,
+    text,
+)
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -22,18 +30,18 @@ GONE = {"DOCKER_USER": "root", "DOCKER_WORKDIR": "/testbed", "KEY_INSTANCE_ID": 
 
 class SweSmith(Dataset):
     name = "swesmith"
-    columns = frozenset({"instance_id", "image_name", "patch", "FAIL_TO_PASS", "PASS_TO_PASS"})
-    wanted = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd", "repo")
-    texts = ("problem_statement", "patch")
-    kept = ("test_cmd", "patch", "repo")
+    identifying_columns = frozenset({"instance_id", "image_name", "patch", "FAIL_TO_PASS", "PASS_TO_PASS"})
+    read_columns = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd", "repo")
+    text_columns = ("problem_statement", "patch")
+    task_columns = ("test_cmd", "patch", "repo")
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
         return super().recognises(row) and not row.get("base_commit")
 
-    def fault(self, row: Mapping[str, Any]) -> str:
+    def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         if not self.image(row):
             return "it names no image"
-        if not ids_of(row.get("FAIL_TO_PASS")):
+        if not parse_test_ids(row.get("FAIL_TO_PASS")):
             return "its FAIL_TO_PASS is empty"
         if not row.get("patch"):
             return "its patch, which makes the bug, is empty"
@@ -41,10 +49,10 @@ class SweSmith(Dataset):
             return f"it has no test_cmd, and swesmith has no profile of {_profile_name(row)!r}"
         return ""
 
-    def fix(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
+    def apply_gold(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
         """Undo the bug."""
         sandbox.write_file(BUG, task.row["patch"])
-        must(sandbox, task, f"git apply -R {BUG} && rm {BUG}", cwd=REPOSITORY)
+        run_checked(sandbox, task, f"git apply -R {BUG} && rm {BUG}", cwd=REPOSITORY)
 
     def preload(self, task: Task) -> None:
         if not task.row["test_cmd"]:
@@ -52,22 +60,22 @@ class SweSmith(Dataset):
 
     def set_up(self, task: Task, sandbox: Sandbox) -> None:
         sandbox.write_file(BUG, task.row["patch"])
-        must(sandbox, task, f"git apply {BUG} && rm {BUG}", cwd=REPOSITORY)
+        run_checked(sandbox, task, f"git apply {BUG} && rm {BUG}", cwd=REPOSITORY)
 
-    def hidden(self, task: Task) -> tuple[str, ...]:
+    def hidden_paths(self, task: Task) -> tuple[str, ...]:
         """The files of the failing tests, as SWE-smith's own branches leave them out."""
         return tuple(sorted({test.split("::")[0] for test in task.fail_to_pass if "::" in test}))
 
-    def script(self, task: Task) -> str:
+    def test_script(self, task: Task) -> str:
         if task.row["test_cmd"]:
             return task.row["test_cmd"]
         files = " ".join(map(shlex.quote, self.test_files(task)))
         return f"{_registry().get(_profile_name(_as_row(task))).test_cmd} {files}"
 
-    def outcomes(self, task: Task, ran: Ran) -> dict[str, str]:
-        if ran.report is None and not runs_pytest(self.script(task)) and not task.row["test_cmd"]:
-            return _registry().get(_profile_name(_as_row(task))).log_parser(ran.log)
-        return super().outcomes(task, ran)
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
+        if run.pytest_outcomes is None and not runs_pytest(self.test_script(task)) and not task.row["test_cmd"]:
+            return _registry().get(_profile_name(_as_row(task))).log_parser(run.log)
+        return super().outcomes(task, run)
 
 
 def _profile_name(row: Mapping[str, Any]) -> str:

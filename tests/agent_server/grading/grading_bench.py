@@ -3,7 +3,7 @@
 import shlex
 
 from agent_server.grading import repository
-from agent_server.grading.base import Grade, Rules, grade
+from agent_server.grading.base import Grade, GradingConfig, grade
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
@@ -13,10 +13,10 @@ HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
 IDENTITY = "git config --global user.name a; git config --global user.email a@b"
 SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
 LIMITS = Limits(2**30, 200, 2**28, 600.0)
-RULES = Rules(timeout_s=60.0)
+RULES = GradingConfig(timeout_s=60.0)
 
 
-class Workshop:
+class GradingBench:
     """Sandboxes of one task, closed at the end."""
 
     def __init__(self, images, tmp_path, row):
@@ -42,7 +42,7 @@ class Workshop:
         assert result.returncode == 0, result.output
         return repository.collect_diff(sandbox)
 
-    def grade(self, submission: str, rules: Rules = RULES, **options) -> Grade:
+    def grade(self, submission: str, rules: GradingConfig = RULES, **options) -> Grade:
         return grade(self.dataset, self.task, submission, self.sandbox(), rules, **options)
 
     def close(self):
@@ -54,18 +54,16 @@ def run(sandbox, command):
     return sandbox.run(command, cwd="/testbed", timeout_s=60)
 
 
-def solves(workshop, edit="true", **options):
+def solves(bench, edit="true", **options):
     """The grade with the fix and without it, of what an agent that runs `edit` submits."""
-    return workshop.grade(workshop.patch(f"{SOLVE}; {edit}"), **options), workshop.grade(
-        workshop.patch(edit), **options
-    )
+    return bench.grade(bench.patch(f"{SOLVE}; {edit}"), **options), bench.grade(bench.patch(edit), **options)
 
 
-def graded_in_place(workshop, edit, submission=None):
+def graded_in_place(bench, edit, submission=None):
     """As the worker does with grading_sandbox=same."""
-    sandbox = workshop.sandbox()
-    begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+    sandbox = bench.sandbox()
+    begun = repository.prepare(bench.dataset, bench.task, sandbox, keep=True)
     result = run(sandbox, edit)
     assert result.returncode == 0, result.output
     patch = repository.collect_diff(sandbox) if submission is None else submission
-    return grade(workshop.dataset, workshop.task, patch, sandbox, RULES, begun=begun)
+    return grade(bench.dataset, bench.task, patch, sandbox, RULES, begun=begun)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import Rules, grade
+from agent_server.grading.base import GradingConfig, grade
 from agent_server.grading.datasets import registry as plug
 from agent_server.grading.patches import is_patch, statistics
 from agent_server.tasks.task import Task
@@ -20,8 +20,8 @@ PLANT = f"{SOLVE} && echo 'raise SystemExit(0)' >conftest.py && echo '[pytest]' 
 PLANTED = ("./.github/workflows/ci.yml", "./conftest.py", "./pytest.ini", "./setup.cfg", "./tests/test_core.py")
 
 
-def test_protected_paths_are_stripped_and_the_rest_counts(shop):
-    swesmith = shop("swesmith")
+def test_protected_paths_are_stripped_and_the_rest_counts(grading_bench):
+    swesmith = grading_bench("swesmith")
     found = swesmith.grade(swesmith.patch(PLANT))
     assert (found.resolved, found.status, found.touched, found.policy) == (True, "graded", PLANTED, "strip")
     assert (
@@ -30,15 +30,15 @@ def test_protected_paths_are_stripped_and_the_rest_counts(shop):
     )
 
 
-def test_protected_paths_may_be_a_reason_to_reject(shop):
-    swesmith = shop("swesmith")
+def test_protected_paths_may_be_a_reason_to_reject(grading_bench):
+    swesmith = grading_bench("swesmith")
     found = swesmith.grade(swesmith.patch(PLANT), replace(RULES, policy="reject"))
     assert (found.resolved, found.status, found.touched, found.tests) == (False, "rejected", PLANTED, {})
     assert swesmith.grade(swesmith.patch(SOLVE), replace(RULES, policy="reject")).resolved
 
 
-def test_under_allow_the_rows_own_tests_are_restored_all_the_same(shop):
-    swesmith = shop("swesmith")
+def test_under_allow_the_rows_own_tests_are_restored_all_the_same(grading_bench):
+    swesmith = grading_bench("swesmith")
     allow = replace(RULES, policy="allow")
     assert not swesmith.grade(swesmith.patch(PLANT), allow).resolved  # its conftest ends pytest
     found = swesmith.grade(swesmith.patch(f"{SOLVE} && echo 'assert 0' >tests/test_core.py"), allow)
@@ -56,16 +56,16 @@ def test_under_allow_the_rows_own_tests_are_restored_all_the_same(shop):
     ],
     ids=["tests moved", "tests are a link", "hidden by gitignore", "another pytest", "conftest is a link"],
 )
-def test_tricks_with_paths_gain_nothing_and_cost_nothing(shop, trick):
-    swesmith = shop("swesmith")
+def test_tricks_with_paths_gain_nothing_and_cost_nothing(grading_bench, trick):
+    swesmith = grading_bench("swesmith")
     lost, solved = swesmith.grade(swesmith.patch(trick)), swesmith.grade(swesmith.patch(f"{SOLVE}; {trick}"))
     assert not lost.resolved and lost.touched
     assert solved.resolved, solved.log
 
 
-def test_what_reaches_into_git_is_no_patch(shop):
+def test_what_reaches_into_git_is_no_patch(grading_bench):
     hook = "diff --git a/.git/hooks/post-checkout b/.git/hooks/post-checkout\nnew file mode 100755\n--- /dev/null\n+++ b/.git/hooks/post-checkout\n@@ -0,0 +1 @@\n+echo hi\n"
-    found = shop("swesmith").grade(hook)
+    found = grading_bench("swesmith").grade(hook)
     assert (found.resolved, found.status, found.log) == (False, "patch_failed", "the patch changes files of .git")
 
 
@@ -92,8 +92,8 @@ PATCH = """--- a/calc/core.py
     ],
     ids=["as it is", "no last newline", "other whitespace", "wrong counts", "fuzz"],
 )
-def test_the_ladder_and_its_step(shop, patch, step):
-    found = shop("swesmith").grade(patch)
+def test_the_ladder_and_its_step(grading_bench, patch, step):
+    found = grading_bench("swesmith").grade(patch)
     assert (found.resolved, found.applied_by) == (True, step), found.log
 
 
@@ -105,8 +105,8 @@ def test_the_ladder_and_its_step(shop, patch, step):
         ("diff --git a/x b/x\n", "patch_failed"),
     ],
 )
-def test_what_does_not_apply_is_a_zero_with_its_status(shop, text, status):
-    found = shop("swesmith").grade(text)
+def test_what_does_not_apply_is_a_zero_with_its_status(grading_bench, text, status):
+    found = grading_bench("swesmith").grade(text)
     assert (found.resolved, found.status, found.tests) == (False, status, {}) and found.log
 
 
@@ -117,9 +117,9 @@ def test_parts_of_a_patch():
 
 
 @pytest.mark.parametrize("name", ["swebench_new", "swesmith", "r2e_a"])
-def test_the_future_is_not_in_the_agents_repository(six, shop, name):
-    workshop = shop(name)
-    sandbox = workshop.agents()
+def test_the_future_is_not_in_the_agents_repository(sample_rows, grading_bench, name):
+    bench = grading_bench(name)
+    sandbox = bench.agents()
     seen = run(
         sandbox,
         "git log --all --format=%s; git reflog; git branch -a; git tag; git remote; git stash list; git fsck --lost-found --no-progress 2>/dev/null | grep -v HEAD; ls .git/ORIG_HEAD .git/FETCH_HEAD 2>/dev/null",
@@ -130,7 +130,7 @@ def test_the_future_is_not_in_the_agents_repository(six, shop, name):
         "git cat-file --batch-all-objects --batch-check='%(objecttype) %(objectname)' | while read kind name; do [ $kind = blob ] && git cat-file -p $name; done",
     ).output
     assert "numbers[1:]" in blobs and "return sum(numbers)\n" not in blobs
-    if base := workshop.dataset.base_commit(workshop.task):
+    if base := bench.dataset.base_commit(bench.task):
         assert (
             run(sandbox, f"git rev-parse --verify {base}^{{commit}} && git diff --stat {base} HEAD").output
             == f"{base}\n"
@@ -141,8 +141,8 @@ def test_the_future_is_not_in_the_agents_repository(six, shop, name):
 @pytest.mark.parametrize(
     "name, word", [("r2e_a", WORD), ("r2e_b", "test_never"), ("swesmith", WORD), ("swebench_new", WORD)]
 )
-def test_hidden_tests_cannot_be_read_from_the_agents_sandbox(shop, name, word):
-    sandbox = shop(name).agents()
+def test_hidden_tests_cannot_be_read_from_the_agents_sandbox(grading_bench, name, word):
+    sandbox = grading_bench(name).agents()
     found = run(
         sandbox,
         f"grep -rlF --devices=skip {shlex.quote(word)} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null; find / -xdev -name 'r2e_tests*' -o -xdev -name run_tests.sh 2>/dev/null",
@@ -154,11 +154,11 @@ def test_hidden_tests_cannot_be_read_from_the_agents_sandbox(shop, name, word):
     )  # the root itself
 
 
-def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(shop):
+def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(grading_bench):
     for name in ("swesmith", "r2e_a"):
-        workshop = shop(name)
-        sandbox = workshop.sandbox()
-        begun = repository.prepare(workshop.dataset, workshop.task, sandbox, keep=True)
+        bench = grading_bench(name)
+        sandbox = bench.sandbox()
+        begun = repository.prepare(bench.dataset, bench.task, sandbox, keep=True)
         assert (
             run(
                 sandbox,
@@ -166,15 +166,15 @@ def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(shop):
             ).returncode
             == 0
         )
-        found = grade(workshop.dataset, workshop.task, PATCH, sandbox, RULES, begun=begun)
+        found = grade(bench.dataset, bench.task, PATCH, sandbox, RULES, begun=begun)
         assert found.resolved, found.log
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith(
             "1\nls: cannot access"
         )
 
 
-def test_what_lies_in_the_image_untracked_is_part_of_the_base(shop):
-    swesmith = shop("swesmith")
+def test_what_lies_in_the_image_untracked_is_part_of_the_base(grading_bench):
+    swesmith = grading_bench("swesmith")
 
     def with_litter():
         sandbox = swesmith.sandbox()
@@ -195,8 +195,8 @@ def test_what_lies_in_the_image_untracked_is_part_of_the_base(shop):
     assert grade(swesmith.dataset, swesmith.task, patch, with_litter(), RULES).resolved
 
 
-def test_a_reward_command_stands_for_the_tests(shop, tmp_path):
-    script = shop("eval_script")
+def test_a_reward_command_stands_for_the_tests(grading_bench, tmp_path):
+    script = grading_bench("eval_script")
     patch, log = script.patch(SOLVE), tmp_path / "tests.log"
     found = script.grade(
         patch,
@@ -212,35 +212,37 @@ def test_a_reward_command_stands_for_the_tests(shop, tmp_path):
             script.grade(patch, replace(RULES, command=command))
 
 
-def test_tests_that_do_not_end_are_a_failure_not_a_zero(shop, tmp_path):
-    script = shop("eval_script")
+def test_tests_that_do_not_end_are_a_failure_not_a_zero(grading_bench, tmp_path):
+    script = grading_bench("eval_script")
     slow = replace(script.task, row=script.task.row | {"eval_script": "echo began; sleep 100"})
     with pytest.raises(GraderTimeout, match="AGENT_SERVER_GRADING_TIMEOUT_S.*\n?.*began"):
-        grade(script.dataset, slow, PATCH, script.sandbox(), Rules(timeout_s=1.0), log_file=tmp_path / "tests.log")
+        grade(
+            script.dataset, slow, PATCH, script.sandbox(), GradingConfig(timeout_s=1.0), log_file=tmp_path / "tests.log"
+        )
     assert (tmp_path / "tests.log").read_text() == "began\n"
 
 
-def test_a_row_that_does_not_fit_its_image_is_a_failure(shop):
-    swesmith = shop("swesmith")
+def test_a_row_that_does_not_fit_its_image_is_a_failure(grading_bench):
+    swesmith = grading_bench("swesmith")
     misfit = replace(swesmith.task, row=swesmith.task.row | {"patch": PATCH})
     with pytest.raises(GraderError, match="its image and its columns do not fit"):
         grade(swesmith.dataset, misfit, PATCH, swesmith.sandbox(), RULES)
-    bench = shop("swebench_new")
+    bench = grading_bench("swebench_new")
     nowhere = replace(bench.task, row=bench.task.row | {"base_commit": "0" * 40})
     with pytest.raises(GraderError, match="do not fit"):
         repository.prepare(bench.dataset, nowhere, bench.sandbox())
 
 
-def test_what_is_printed_is_not_believed_where_pytest_reports(shop):
-    bench = shop("swebench_new")
+def test_what_is_printed_is_not_believed_where_pytest_reports(grading_bench):
+    bench = grading_bench("swebench_new")
     names = [*bench.task.fail_to_pass, *bench.task.pass_to_pass]
     fake = hostile.WRITE_AND_LEAVE.format(text="".join(f"PASSED {name}\n" for name in names).encode())
     found = bench.grade(bench.patch(f"printf %s {shlex.quote(fake)} >>calc/core.py"))
     assert not found.resolved and set(found.tests.values()) == {"MISSING"} and "PASSED tests/test_core.py" in found.log
 
 
-def test_what_is_printed_is_not_believed_where_unittest_reports(shop):
-    django = shop("swebench_old")
+def test_what_is_printed_is_not_believed_where_unittest_reports(grading_bench):
+    django = grading_bench("swebench_old")
     fake = "import os\n" + "".join(
         f"os.write(1, {f'{name} ... ok{chr(10)}'.encode()!r})\n"
         for name in (*django.task.fail_to_pass, *django.task.pass_to_pass)
@@ -253,22 +255,22 @@ def test_what_is_printed_is_not_believed_where_unittest_reports(shop):
 @pytest.mark.parametrize(
     "parser, ids", [("pytest", F2P), ("unittest", ["test_total (test_it.It)"]), ("parse_log_pytest_v2", F2P)]
 )
-def test_a_script_may_name_its_parser(shop, parser, ids):
-    script = shop("eval_script")
+def test_a_script_may_name_its_parser(grading_bench, parser, ids):
+    script = grading_bench("eval_script")
     runs = {
         "unittest": "cat >/tmp/test_it.py <<'END'\nimport unittest\nfrom calc.core import total\nclass It(unittest.TestCase):\n    def test_total(self):\n        assert total([1, 2]) == 3\nEND\nPYTHONPATH=/tmp:/testbed:$PYTHONPATH python3 -m unittest -v test_it",
     }
     pytest_run = f"cat >tests/test_core.py <<'END'\n{NEW_TESTS}END\npython3 -m pytest -rA tests/test_core.py"
     row = script.row | {"eval_script": runs.get(parser, pytest_run), "log_parser": parser, "FAIL_TO_PASS": ids}
-    assert script.dataset.fault(row) == ""
+    assert script.dataset.reason_ungradable(row) == ""
     task = script.dataset.task(row)
     assert grade(script.dataset, task, PATCH, script.sandbox(), RULES).resolved
     lost = grade(script.dataset, task, "", script.sandbox(), RULES)
     assert not lost.resolved and set(lost.tests.values()) <= {"FAILED", "MISSING"}
 
 
-def test_a_broken_environment_is_a_failure_by_the_harness_rule(shop):
-    bench = shop("swebench_new")
+def test_a_broken_environment_is_a_failure_by_the_harness_rule(grading_bench):
+    bench = grading_bench("swebench_new")
     broken = replace(bench.task, row=bench.task.row | {"eval_script": "echo 'bash: fork: Cannot allocate memory'"})
     with pytest.raises(GraderError, match=r"a broken environment \(out_of_memory\)"):
         grade(bench.dataset, broken, PATCH, bench.sandbox(), RULES)
@@ -276,11 +278,11 @@ def test_a_broken_environment_is_a_failure_by_the_harness_rule(shop):
     assert not grade(bench.dataset, silent, PATCH, bench.sandbox(), RULES).resolved
 
 
-def test_every_part_of_a_row_survives_the_way_to_the_worker(shop):
+def test_every_part_of_a_row_survives_the_way_to_the_worker(grading_bench):
     for name in ("r2e_a", "swebench_old", "eval_script"):
-        task = shop(name).task
+        task = grading_bench(name).task
         assert (
             Task.from_dict(task.as_dict()) == task
             and task.problem_statement == STATEMENT
-            and plug.load(task.dataset).script(task)
+            and plug.load(task.dataset).test_script(task)
         )

@@ -8,7 +8,7 @@ import pytest
 
 from agent_server.grading import repository
 from agent_server.grading.base import grade
-from agent_server.grading.datasets.base import Ran
+from agent_server.grading.datasets.base import TestRun
 from agent_server.grading.protected import named_in
 from agent_server.validate.hostile import CONFTEST
 from tests.agent_server.grading.grading_bench import (
@@ -16,7 +16,7 @@ from tests.agent_server.grading.grading_bench import (
     IDENTITY,
     RULES,
     SOLVE,
-    Workshop,
+    GradingBench,
     graded_in_place,
     run,
     solves,
@@ -40,9 +40,9 @@ NEW = OLD.replace("[1, 2]) == 2", "[1, 2]) == 3")
 
 
 @pytest.fixture(scope="session")
-def beside(six, tmp_path_factory):
+def beside(sample_rows, tmp_path_factory):
     """A row of SWE-bench's whose tests lie beside the code; as they were, they hold for the bug."""
-    images, folder = six[0], tmp_path_factory.mktemp("beside")
+    images, folder = sample_rows[0], tmp_path_factory.mktemp("beside")
     name = "swebench/sweb.eval.x86_64.calc_1776_calc-2:latest"
     files = {path: text for path, text in PACKAGE.items() if "test" not in path} | {"calc/test_core.py": OLD}
     _, base = Images(images.parent / "root", images).make(name, files)
@@ -57,23 +57,23 @@ def beside(six, tmp_path_factory):
 
 
 @pytest.fixture
-def beside_shop(beside, tmp_path):
-    workshop = Workshop(beside[0], tmp_path, beside[1])
-    yield workshop
-    workshop.close()
+def beside_bench(beside, tmp_path):
+    bench = GradingBench(beside[0], tmp_path, beside[1])
+    yield bench
+    bench.close()
 
 
-def whole(workshop):
+def whole(bench):
     """The same row, its tests looked for in the whole repository."""
-    workshop.task = replace(workshop.task, row=workshop.task.row | WHOLE_REPOSITORY)
-    return workshop
+    bench.task = replace(bench.task, row=bench.task.row | WHOLE_REPOSITORY)
+    return bench
 
 
 # --- rewarded without solving -----------------------------------------------------------------------------------------------
 
 
-def test_the_row_beside_the_code_is_a_row(beside_shop):
-    solved, lost = solves(beside_shop)
+def test_the_row_beside_the_code_is_a_row(beside_bench):
+    solved, lost = solves(beside_bench)
     assert solved.resolved and not lost.resolved
 
 
@@ -94,8 +94,8 @@ def test_the_row_beside_the_code_is_a_row(beside_shop):
         "a folder for an old file",
     ],
 )
-def test_the_tests_cannot_be_kept_from_being_put_in_place(beside_shop, trick):
-    solved, lost = solves(beside_shop, trick)
+def test_the_tests_cannot_be_kept_from_being_put_in_place(beside_bench, trick):
+    solved, lost = solves(beside_bench, trick)
     assert not lost.resolved, lost.log
     assert solved.resolved, (solved.touched, solved.log)
 
@@ -105,8 +105,8 @@ def test_the_tests_cannot_be_kept_from_being_put_in_place(beside_shop, trick):
     ["a\nb", "a  b", "a b", "-a", "a'b", 'a"b', "\u00e9", "a\\b", "a*"],
     ids=["newline", "two spaces", "space", "dash", "quote", "double quote", "accent", "backslash", "star"],
 )
-def test_no_name_hides_a_protected_file(shop, folder):
-    swesmith = whole(shop("swesmith"))
+def test_no_name_hides_a_protected_file(grading_bench, folder):
+    swesmith = whole(grading_bench("swesmith"))
     where = shlex.quote(f"./{folder}")
     solved, lost = solves(
         swesmith, f"mkdir {where} && {PLANT} >{where}/conftest.py && echo 'def test_x(): pass' >{where}/test_x.py"
@@ -115,16 +115,16 @@ def test_no_name_hides_a_protected_file(shop, folder):
     assert solved.resolved, solved.log
 
 
-def test_no_undecodable_name_hides_a_protected_file(shop):
-    swesmith = whole(shop("swesmith"))
+def test_no_undecodable_name_hides_a_protected_file(grading_bench):
+    swesmith = whole(grading_bench("swesmith"))
     where = "$(printf 'a\\xffb')"
     solved, lost = solves(swesmith, f"mkdir {where} && {PLANT} >{where}/conftest.py")
     assert not lost.resolved and len(lost.touched) == 1, lost.touched
     assert json.dumps(lost.as_dict()).encode() and solved.resolved, solved.log
 
 
-def test_a_links_target_cannot_speak_for_another_file(shop):
-    swesmith = whole(shop("swesmith"))
+def test_a_links_target_cannot_speak_for_another_file(grading_bench):
+    swesmith = whole(grading_bench("swesmith"))
     image = swesmith.sandbox()
     digest = run(image, "sha1sum <setup.cfg").output.split()[0]
     target = f"a\n{digest}  ./setup.cfg\nb"
@@ -144,20 +144,20 @@ def test_a_links_target_cannot_speak_for_another_file(shop):
     ],
     ids=["egg-info", "dist-info", "compiled runner", "pytest.toml"],
 )
-def test_nothing_is_planted_in_the_runner(shop, plant):
-    solved, lost = solves(whole(shop("swesmith")), plant)
+def test_nothing_is_planted_in_the_runner(grading_bench, plant):
+    solved, lost = solves(whole(grading_bench("swesmith")), plant)
     assert not lost.resolved and (lost.touched or ".pyc" in plant), lost.log
     assert solved.resolved, solved.log
 
 
-def test_compiled_tests_are_not_run_instead_of_their_source(beside_shop):
+def test_compiled_tests_are_not_run_instead_of_their_source(beside_bench):
     """Python believes a compiled file that says it need not be checked."""
     compiled = (
         "printf 'def total(numbers):\\n    return 3\\n\\ndef mean(numbers):\\n    return 2\\n' >/tmp/core.py && python3 -c \"import importlib.util, py_compile;"
         " py_compile.compile('/tmp/core.py', importlib.util.cache_from_source('calc/core.py'), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\""
         " && git add -f calc/__pycache__"
     )
-    solved, lost = solves(beside_shop, compiled)
+    solved, lost = solves(beside_bench, compiled)
     assert not lost.resolved
     assert solved.resolved, solved.log
 
@@ -175,9 +175,9 @@ ED = "@@ nothing\n--- calc/core.py\n+++ calc/core.py\n0a\nx\n.\n!touch /tmp/was-
 
 
 @pytest.mark.parametrize("patch", [QUOTED, INDEX, ED], ids=["quoted", "index line", "ed"])
-def test_no_spelling_reaches_into_git_or_runs(beside_shop, patch):
-    sandbox = beside_shop.sandbox()
-    assert not grade(beside_shop.dataset, beside_shop.task, patch, sandbox, RULES).resolved
+def test_no_spelling_reaches_into_git_or_runs(beside_bench, patch):
+    sandbox = beside_bench.sandbox()
+    assert not grade(beside_bench.dataset, beside_bench.task, patch, sandbox, RULES).resolved
     assert (
         run(sandbox, "ls /tmp/was-here .git/hooks/post-checkout 2>/dev/null; grep -c evil .git/description").output
         == "0\n"
@@ -185,9 +185,9 @@ def test_no_spelling_reaches_into_git_or_runs(beside_shop, patch):
 
 
 @pytest.mark.parametrize("command", ["python3 -m pytest -rA tests/test_core.py", "python3 -m pytest", "bash check.sh"])
-def test_an_exit_code_is_of_the_rows_own_tests(shop, command):
+def test_an_exit_code_is_of_the_rows_own_tests(grading_bench, command):
     """Rows without a parser, whose tests and script lie in the repository."""
-    script = shop("eval_script")
+    script = grading_bench("eval_script")
     script.task = replace(script.task, row=script.task.row | {"eval_script": command})
     new = "from calc.core import total\n\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
     tests = f"printf %s {shlex.quote(new)} >tests/test_core.py; echo 'python3 -m pytest tests/test_core.py' >check.sh; git add -A; git -c user.name=a -c user.email=a@b commit -qm tests"
@@ -218,8 +218,8 @@ def test_what_a_script_names_of_tests():
     ]
 
 
-def test_pytest_that_ended_without_a_report_has_not_passed(shop):
-    script = shop("eval_script")
+def test_pytest_that_ended_without_a_report_has_not_passed(grading_bench):
+    script = grading_bench("eval_script")
     script.task = replace(
         script.task,
         row=script.task.row
@@ -232,17 +232,17 @@ def test_pytest_that_ended_without_a_report_has_not_passed(shop):
     assert not lost[1].resolved
 
 
-def test_of_two_tests_of_one_name_the_worse_counts(shop):
-    dataset = shop("r2e_a").dataset
+def test_of_two_tests_of_one_name_the_worse_counts(grading_bench):
+    dataset = grading_bench("r2e_a").dataset
     row = {"docker_image": "x", "problem_statement": "x", "expected_output_json": json.dumps({"test_a": "PASSED"})}
-    ran = Ran("", 0, {"r2e_tests/test_1.py::test_a": "FAILED", "r2e_tests/test_2.py::test_a": "PASSED"})
+    ran = TestRun("", 0, {"r2e_tests/test_1.py::test_a": "FAILED", "r2e_tests/test_2.py::test_a": "PASSED"})
     assert not dataset.resolved(dataset.task(row), dataset.outcomes(dataset.task(row), ran))
 
 
-def test_under_fail_only_a_run_that_broke_off_has_not_passed(beside_shop):
-    row = beside_shop.row | {"eval_type": "fail_only"}
-    beside_shop.task = beside_shop.dataset.task(row)
-    solved, lost = solves(beside_shop, "true"), solves(beside_shop, "sed -i '1i raise ValueError' calc/core.py")
+def test_under_fail_only_a_run_that_broke_off_has_not_passed(beside_bench):
+    row = beside_bench.row | {"eval_type": "fail_only"}
+    beside_bench.task = beside_bench.dataset.task(row)
+    solved, lost = solves(beside_bench, "true"), solves(beside_bench, "sed -i '1i raise ValueError' calc/core.py")
     assert solved[0].resolved and not solved[1].resolved and not lost[1].resolved
 
 
@@ -280,6 +280,6 @@ def test_under_fail_only_a_run_that_broke_off_has_not_passed(beside_shop):
         "nested repository",
     ],
 )
-def test_what_was_left_in_the_repository_gains_nothing(shop, trick):
-    found = graded_in_place(whole(shop("swesmith")), trick, HARMLESS)
+def test_what_was_left_in_the_repository_gains_nothing(grading_bench, trick):
+    found = graded_in_place(whole(grading_bench("swesmith")), trick, HARMLESS)
     assert not found.resolved, found.log

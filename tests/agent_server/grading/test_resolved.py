@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from agent_server.grading.outcomes import (
     MISSING,
-    WORDS,
+    OUTCOMES,
     expected_outcomes,
-    keeps,
+    is_maintained,
+    is_passed,
     parse_junit,
     parse_pytest_summary,
     resolved,
-    solves,
 )
 
 
 def test_what_counts_as_solved_and_as_kept():
-    assert [word for word in (*WORDS, MISSING) if solves(word)] == ["PASSED", "XFAIL"]
-    assert [word for word in (*WORDS, MISSING) if keeps(word)] == ["PASSED", "XFAIL", "SKIPPED"]
+    assert [word for word in (*OUTCOMES, MISSING) if is_passed(word)] == ["PASSED", "XFAIL"]
+    assert [word for word in (*OUTCOMES, MISSING) if is_maintained(word)] == ["PASSED", "XFAIL", "SKIPPED"]
     assert not resolved({"a": "SKIPPED"}, ["a"], []) and resolved({"a": "PASSED", "b": "SKIPPED"}, ["a"], ["b"])
 
 
 NAMES = st.sampled_from(["t::x", "t::x[a b]", "t::x[a c]", "t::x[b]", "t::y[[]", "t::x["])
 SWE_BENCH_WORDS = st.sampled_from(
-    [word for word in WORDS if word != "XPASS"]
+    [word for word in OUTCOMES if word != "XPASS"]
 )  # its parsers know no XPASS: the test is missing there
 
 
@@ -46,11 +46,11 @@ def grading():
 )
 def test_the_rules_are_those_of_swebenchs_harness(grading, outcomes, test):
     word = expected_outcomes([test], outcomes)[test]
-    assert solves(word) == resolved(outcomes, [test], []) == grading.test_passed(test, outcomes)
+    assert is_passed(word) == resolved(outcomes, [test], []) == grading.test_passed(test, outcomes)
     cut = test not in outcomes and len({outcomes[name] for name in outcomes if name.startswith(test)}) > 1
     # Of a cut id's candidates SWE-bench takes the first, we the worst: that differs only for SKIPPED beside FAILED.
-    assert keeps(word) <= grading.test_maintained(test, outcomes) and (
-        cut or keeps(word) == grading.test_maintained(test, outcomes)
+    assert is_maintained(word) <= grading.test_maintained(test, outcomes) and (
+        cut or is_maintained(word) == grading.test_maintained(test, outcomes)
     )
 
 
@@ -72,9 +72,9 @@ def test_a_cut_id_means_all_that_begin_so():
 HEAD = "=== short test summary info ===\n"
 
 
-@given(st.permutations(WORDS), st.integers(1, len(WORDS)))
+@given(st.permutations(OUTCOMES), st.integers(1, len(OUTCOMES)))
 def test_of_an_id_that_comes_twice_the_worse_word_counts(words, number):
-    worst = max(words[:number], key=WORDS.index)
+    worst = max(words[:number], key=OUTCOMES.index)
     assert parse_pytest_summary(HEAD + "".join(f"{word} t.py::x\n" for word in words[:number])) == {"t.py::x": worst}
 
 
@@ -115,12 +115,12 @@ def test_what_is_no_report_tells_of_no_test(text):
     assert parse_junit(text) == {} and not resolved(parse_junit(text), ["t.py::x"], [])
 
 
-PIECES = st.sampled_from([HEAD, *WORDS, " ", " - ", "[", "]", "\n", "t.py::x", "SUBFAILED", "1 passed in 1s"])
+PIECES = st.sampled_from([HEAD, *OUTCOMES, " ", " - ", "[", "]", "\n", "t.py::x", "SUBFAILED", "1 passed in 1s"])
 
 
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_read(text):
-    assert set(parse_pytest_summary(text).values()) | set(parse_junit(text).values()) <= set(WORDS)
+    assert set(parse_pytest_summary(text).values()) | set(parse_junit(text).values()) <= set(OUTCOMES)
 
 
 def test_the_readers_need_no_heavy_package():

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.grading import reward
-from agent_server.grading.outcomes import MISSING, WORDS, expected_outcomes, keeps, resolved, solves
+from agent_server.grading.outcomes import MISSING, OUTCOMES, expected_outcomes, is_maintained, is_passed, resolved
 
-WORD = st.sampled_from((*WORDS, MISSING))
+WORD = st.sampled_from((*OUTCOMES, MISSING))
 LISTS = st.tuples(st.lists(WORD, max_size=5), st.lists(WORD, max_size=5))
 MODE = st.sampled_from(sorted(reward.MODES))
 
@@ -74,7 +74,7 @@ def test_one_more_passing_test_never_lowers_a_reward(mode, lists, credible, data
         (which, n)
         for which, words in enumerate(changed)
         for n, word in enumerate(words)
-        if not (keeps if which else solves)(word)
+        if not (is_maintained if which else is_passed)(word)
     ]
     if places:
         which, place = data.draw(st.sampled_from(places))
@@ -94,17 +94,17 @@ def test_modes_take_what_the_grader_records(lists):
 
 def test_a_penalty_is_added_for_its_own_exit_status():
     penalties = {"LimitsExceeded": -0.5, "CommandFailed": -0.25, "CommandFailed: 2": -1.0}
-    assert reward.penalised(0.75, "LimitsExceeded", penalties) == 0.25
-    assert reward.penalised(0.0, "LimitsExceeded", penalties) == -0.5
-    assert reward.penalised(1.0, "Submitted", penalties) == reward.penalised(1.0, "", penalties) == 1.0
+    assert reward.penalized(0.75, "LimitsExceeded", penalties) == 0.25
+    assert reward.penalized(0.0, "LimitsExceeded", penalties) == -0.5
+    assert reward.penalized(1.0, "Submitted", penalties) == reward.penalized(1.0, "", penalties) == 1.0
     assert (
-        reward.penalised(0.0, "CommandFailed: 1", penalties) == -0.25
-        and reward.penalised(0.0, "CommandFailed: 2", penalties) == -1.0
+        reward.penalized(0.0, "CommandFailed: 1", penalties) == -0.25
+        and reward.penalized(0.0, "CommandFailed: 2", penalties) == -1.0
     )
-    assert reward.penalised(0.5, "LimitsExceeded", {}) == 0.5
+    assert reward.penalized(0.5, "LimitsExceeded", {}) == 0.5
 
 
 @given(MODE, LISTS, st.floats(-1, 0))
 def test_a_penalised_reward_lies_between_minus_1_and_1(mode, lists, penalty):
     number, _ = scored(mode, *lists)
-    assert -1.0 <= reward.penalised(number, "X", {"X": penalty}) <= number
+    assert -1.0 <= reward.penalized(number, "X", {"X": penalty}) <= number

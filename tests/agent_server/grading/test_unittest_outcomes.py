@@ -6,7 +6,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.grading.outcomes import WORDS, parse_unittest, resolved, short_unittest_id
+from agent_server.grading.outcomes import OUTCOMES, parse_unittest, resolved, short_unittest_id
 
 UNITTEST = '''
 import sys, unittest
@@ -97,4 +97,4 @@ PIECES = st.sampled_from([*IDS, "ok", "FAIL", "ERROR", "skipped 'x'", "\n", "=" 
 
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_read(text):
-    assert set(parse_unittest(text).values()) <= set(WORDS)
+    assert set(parse_unittest(text).values()) <= set(OUTCOMES)

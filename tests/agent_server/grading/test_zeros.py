@@ -12,8 +12,8 @@ from tests.agent_server.grading.grading_bench import HARMLESS, IDENTITY, RULES, 
 # --- read in the agent's sandbox --------------------------------------------------------------------------------------------
 
 
-def test_what_an_r2e_image_tells_of_its_commit_is_gone(shop):
-    r2e = shop("r2e_a")
+def test_what_an_r2e_image_tells_of_its_commit_is_gone(grading_bench):
+    r2e = grading_bench("r2e_a")
     agents, fresh = r2e.sandbox(), r2e.sandbox()
     for sandbox in (agents, fresh):
         assert (
@@ -31,8 +31,8 @@ def test_what_an_r2e_image_tells_of_its_commit_is_gone(shop):
     assert "parsed_commit" not in run(fresh, "ls / /root /testbed").output
 
 
-def test_nothing_compiled_tells_of_hidden_tests_or_of_the_code_without_its_bug(shop):
-    swesmith = shop("swesmith")
+def test_nothing_compiled_tells_of_hidden_tests_or_of_the_code_without_its_bug(grading_bench):
+    swesmith = grading_bench("swesmith")
     sandbox = swesmith.sandbox()
     assert (
         run(
@@ -48,17 +48,17 @@ def test_nothing_compiled_tells_of_hidden_tests_or_of_the_code_without_its_bug(s
     )
 
 
-def test_a_bug_may_be_a_file_that_is_gone(shop):
-    swesmith = shop("swesmith")
+def test_a_bug_may_be_a_file_that_is_gone(grading_bench):
+    swesmith = grading_bench("swesmith")
     gone = "diff --git a/README.md b/README.md\ndeleted file mode 100644\n--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-calc\n"
     swesmith.task = replace(swesmith.task, row=swesmith.task.row | {"patch": swesmith.task.row["patch"] + gone})
     assert swesmith.grade(swesmith.patch(SOLVE)).resolved
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_what_the_image_has_besides_the_repository_is_not_the_agents_work(shop, in_place):
+def test_what_the_image_has_besides_the_repository_is_not_the_agents_work(grading_bench, in_place):
     """A virtual environment, say, in the repository's folder."""
-    swesmith = shop("swesmith")
+    swesmith = grading_bench("swesmith")
     agents, fresh = swesmith.sandbox(), swesmith.sandbox()
     for sandbox in (agents, fresh):
         assert (
@@ -78,8 +78,8 @@ def test_what_the_image_has_besides_the_repository_is_not_the_agents_work(shop, 
         assert run(agents, "ls '.venv/lib/a [b]/big' '!odd \\name '").returncode == 0
 
 
-def test_a_patch_does_not_change_what_is_installed_in_the_repositorys_folder(shop):
-    swesmith = shop("swesmith")
+def test_a_patch_does_not_change_what_is_installed_in_the_repositorys_folder(grading_bench):
+    swesmith = grading_bench("swesmith")
     fresh = swesmith.sandbox()
     assert (
         run(
@@ -95,8 +95,8 @@ def test_a_patch_does_not_change_what_is_installed_in_the_repositorys_folder(sho
 # --- away from its 0 --------------------------------------------------------------------------------------------------------
 
 
-def test_half_a_surrogate_is_no_failure_of_ours(shop):
-    found = shop("swesmith").grade(HARMLESS.replace("calc.", "calc\ud800."))
+def test_half_a_surrogate_is_no_failure_of_ours(grading_bench):
+    found = grading_bench("swesmith").grade(HARMLESS.replace("calc.", "calc\ud800."))
     assert not found.resolved
 
 
@@ -128,39 +128,39 @@ def test_half_a_surrogate_is_no_failure_of_ours(shop):
     ],
 )
 @pytest.mark.parametrize("name", ["swebench_new", "swebench_old", "eval_script"])
-def test_what_the_tests_do_to_the_sandbox_is_a_zero(shop, name, code):
-    workshop = shop(name)
-    patch = workshop.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")
-    found = workshop.grade(patch)
+def test_what_the_tests_do_to_the_sandbox_is_a_zero(grading_bench, name, code):
+    bench = grading_bench(name)
+    patch = bench.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")
+    found = bench.grade(patch)
     assert (found.resolved, found.status) == (False, "graded")
 
 
-def test_a_report_that_is_no_report_is_a_zero(shop):
-    django = shop("swebench_old")
+def test_a_report_that_is_no_report_is_a_zero(grading_bench):
+    django = grading_bench("swebench_old")
     code = "import os\nopen(os.environ['UNITTEST_REPORT'], 'w').write('[' * 1000000)\nos._exit(0)"
     assert not django.grade(django.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")).resolved
     deep = "import glob, os, re\npath = re.search('junitxml=([^ ]+)', os.environ['PYTEST_ADDOPTS']).group(1)\nopen(path, 'w').write('<a>' * 1000000)\nos._exit(0)"
-    bench = shop("swebench_new")
+    bench = grading_bench("swebench_new")
     assert not bench.grade(bench.patch(f"printf '%s\\n' {shlex.quote(deep)} >>calc/core.py")).resolved
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/proc/self/fd", "conftest.py", "/nowhere"])
-def test_a_link_to_what_never_ends_is_not_followed(shop, target):
-    swesmith = shop("swesmith")
+def test_a_link_to_what_never_ends_is_not_followed(grading_bench, target):
+    swesmith = grading_bench("swesmith")
     found = swesmith.grade(swesmith.patch(f"{SOLVE}; ln -s {target} conftest.py; ln -s {target} tests/data"))
     assert found.resolved and found.touched == ("./conftest.py", "./tests/data")
 
 
 @pytest.mark.parametrize("folder", ["tests", "other"])
-def test_many_files_are_no_failure_of_ours(shop, folder):
-    swesmith = shop("swesmith")
+def test_many_files_are_no_failure_of_ours(grading_bench, folder):
+    swesmith = grading_bench("swesmith")
     made = f"mkdir -p {folder} && cd {folder} && for i in $(seq 3000); do mkdir d$i; echo x >d$i/conftest.py; done; cd ..; {SOLVE}"
     found = swesmith.grade(swesmith.patch(made))
     assert found.resolved and len(found.touched) == 3000
 
 
-def test_a_patch_that_unpacks_to_more_than_a_sandbox_holds_is_a_zero(shop):
-    swesmith = shop("swesmith")
+def test_a_patch_that_unpacks_to_more_than_a_sandbox_holds_is_a_zero(grading_bench):
+    swesmith = grading_bench("swesmith")
     agents = swesmith.agents()
     run(agents, "truncate -s 200M big")
     bomb = repository.collect_diff(agents)
@@ -173,8 +173,8 @@ def test_a_patch_that_unpacks_to_more_than_a_sandbox_holds_is_a_zero(shop):
 # --- graded 0 wrongly -------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_no_way_to_lose_the_work(shop):
-    swesmith = shop("swesmith")
+def test_a_commit_is_no_way_to_lose_the_work(grading_bench):
+    swesmith = grading_bench("swesmith")
     for edit in (
         f"{IDENTITY}; {SOLVE}; git commit -qam mine",
         f"{IDENTITY}; git checkout -qb mine; {SOLVE}; git commit -qam mine; git checkout -q --detach",
@@ -191,8 +191,8 @@ def test_a_commit_is_no_way_to_lose_the_work(shop):
         assert graded_in_place(swesmith, edit).resolved, edit
 
 
-def test_a_fix_in_a_file_of_another_encoding_counts(shop):
-    swesmith = shop("swesmith")
+def test_a_fix_in_a_file_of_another_encoding_counts(grading_bench):
+    swesmith = grading_bench("swesmith")
     agents, fresh = swesmith.sandbox(), swesmith.sandbox()
     for sandbox in (agents, fresh):
         assert run(sandbox, "printf 'caf\\xe9\\nth\\xe9\\n' >calc/words.txt; git add -A").returncode == 0
@@ -203,27 +203,27 @@ def test_a_fix_in_a_file_of_another_encoding_counts(shop):
     assert run(fresh, "printf 'caf\\xe9\\nth\\xe9\\nlait\\n' | cmp - calc/words.txt").returncode == 0
 
 
-def test_modes_of_protected_files_are_restored(shop):
-    django = shop("swebench_old")
+def test_modes_of_protected_files_are_restored(grading_bench):
+    django = grading_bench("swebench_old")
     solved, lost = solves(django, "chmod -x tests/runtests.py")
     assert solved.resolved and not lost.resolved
     assert solved.touched == ("./tests/runtests.py",)
 
 
-def test_a_fix_may_come_with_any_file_names(shop):
-    swesmith = shop("swesmith")
+def test_a_fix_may_come_with_any_file_names(grading_bench):
+    swesmith = grading_bench("swesmith")
     edit = f"{SOLVE}; mkdir -p 'a b' && echo x >'a b/c d.txt' && echo x >\"$(printf 'new\\nline')\" && echo x >-dash && echo x >é && printf 'a\\r\\nb\\r\\n' >dos.txt && ln -s nowhere link && head -c 100000 /dev/urandom >random.bin && touch empty"
     assert swesmith.grade(swesmith.patch(edit)).resolved
     assert graded_in_place(swesmith, edit).resolved
 
 
-def test_a_patch_with_windows_line_ends_still_counts(shop):
-    swesmith = shop("swesmith")
+def test_a_patch_with_windows_line_ends_still_counts(grading_bench):
+    swesmith = grading_bench("swesmith")
     assert swesmith.grade(swesmith.patch(SOLVE).replace("\n", "\r\n")).resolved
 
 
-def test_hidden_tests_may_lie_in_folders_of_any_name(shop):
-    swesmith = shop("swesmith")
+def test_hidden_tests_may_lie_in_folders_of_any_name(grading_bench):
+    swesmith = grading_bench("swesmith")
     moved = {test: test.replace("tests/", "my tests/") for test in swesmith.task.fail_to_pass}
     swesmith.task = replace(
         swesmith.task,

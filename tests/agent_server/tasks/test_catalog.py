@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from agent_server.grading.datasets import registry as plug
-from agent_server.grading.datasets.base import Dataset, ids_of
+from agent_server.grading.datasets.base import Dataset, parse_test_ids
 from agent_server.grading.datasets.swebench import eval_script, paths_in
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.rows import open_rows
@@ -71,12 +71,12 @@ def test_kinds_are_recognised_by_their_columns(tmp_path, row, kind, image):
 
 @pytest.mark.parametrize("value", [["a::b", "c::d"], '["a::b", "c::d"]'])
 def test_lists_of_tests_come_as_list_or_text(value):
-    assert ids_of(value) == ("a::b", "c::d")
+    assert parse_test_ids(value) == ("a::b", "c::d")
 
 
 @pytest.mark.parametrize("value", [None, math.nan, "", "[]", []])
 def test_nothing_comes_in_many_spellings(tmp_path, value):
-    assert ids_of(value) == ()
+    assert parse_test_ids(value) == ()
     assert catalog(tmp_path, SMITH | {"PASS_TO_PASS": value}).get("train", "x").pass_to_pass == ()
     with pytest.raises(ConfigError, match="row 'x': its FAIL_TO_PASS is empty"):
         catalog(tmp_path, SMITH | {"FAIL_TO_PASS": value})
@@ -133,11 +133,11 @@ def test_rows_without_an_image_take_the_default(tmp_path):
 
 
 class Own(Dataset):
-    columns = frozenset({"question"})
-    wanted = ("instance_id", "question")
-    texts = ()
+    identifying_columns = frozenset({"question"})
+    read_columns = ("instance_id", "question")
+    text_columns = ()
 
-    def fault(self, row):
+    def reason_ungradable(self, row):
         return ""
 
     def image(self, row):

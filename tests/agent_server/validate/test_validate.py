@@ -24,8 +24,8 @@ def golden(*arguments: object, report: Path) -> tuple[subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("name", SIX)
-def test_gold_is_one_and_empty_and_hostile_are_zero(six, tmp_path, name):
-    images, made = six
+def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name):
+    images, made = sample_rows
     row = made[name]
     ran, report = golden("--tasks", row.path, "--images", images, "--jobs", 1, report=tmp_path / "golden.json")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -38,8 +38,8 @@ def test_gold_is_one_and_empty_and_hostile_are_zero(six, tmp_path, name):
     )
 
 
-def test_a_row_that_cannot_be_trusted_is_named_and_left_out(six, tmp_path, own_server):
-    images, made = six
+def test_a_row_that_cannot_be_trusted_is_named_and_left_out(sample_rows, tmp_path, own_server):
+    images, made = sample_rows
     good = json.loads(made["swesmith"].path.read_text())
     bad = good | {
         "instance_id": "mewwts__addict.75284f95.never__1",
@@ -96,8 +96,8 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
     assert ran.returncode == 0 and "golden: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
 
 
-def test_what_changed_is_graded_again_and_what_failed_too(six, tmp_path):
-    images, made = six
+def test_what_changed_is_graded_again_and_what_failed_too(sample_rows, tmp_path):
+    images, made = sample_rows
     row = json.loads(made["eval_script"].path.read_text())
     rows, report = tmp_path / "rows.jsonl", tmp_path / "golden.json"
 
