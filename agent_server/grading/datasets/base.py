@@ -29,8 +29,8 @@ class TestRun:
 
     log: str
     returncode: int
-    report: dict[str, str] | None = None
-    unittest: dict[str, str] = field(default_factory=dict)
+    pytest_outcomes: dict[str, str] | None = None
+    unittest_outcomes: dict[str, str] = field(default_factory=dict)
 
 
 class Dataset:
