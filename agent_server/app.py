@@ -19,7 +19,6 @@ from agent_server.observability.metrics import Metrics
 from agent_server.scheduling.dispatcher import Dispatcher
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
-from agent_server.tasks.leases import Leases
 from client.errors import StackError, Unauthorized
 
 log = logging.getLogger(__name__)
@@ -39,9 +38,13 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     metrics = Metrics(store, drift, serving=lambda: dispatcher.ready)
     events = EventLog(store, settings.event_log, [metrics.observe, drift.observe])
     dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
-    leases = Leases(catalog, settings.seed)
     app.extensions.update(
-        settings=settings, catalog=catalog, store=store, dispatcher=dispatcher, leases=leases, metrics=metrics
+        settings=settings,
+        catalog=catalog,
+        store=store,
+        dispatcher=dispatcher,
+        task_order=catalog.order(settings.seed),
+        metrics=metrics,
     )
     for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint, openapi.blueprint):
         app.register_blueprint(blueprint)

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from agent_server.api.ops import LARGEST_LIMIT
 from agent_server.config import LIMIT_SETTINGS
-from agent_server.tasks.catalog import MODES
+from agent_server.tasks.order import MODES
 from client.wire import SessionRequest, SessionView, Status
 
 blueprint = Blueprint("openapi", __name__)

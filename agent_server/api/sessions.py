@@ -31,7 +31,7 @@ def create() -> Response:
         raise ServerStopping("the server drains and takes no new sessions; its successor will")
     _check_disk()
     with _creating:
-        session_id, status = store.submit(session, current_app.extensions["leases"].lease)
+        session_id, status = store.submit(session, current_app.extensions["task_order"])
     dispatcher.wake()
     return jsonify(session_id=session_id, status=status)
 

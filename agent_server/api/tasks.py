@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Response, current_app, jsonify
 
-from agent_server.tasks.catalog import MODES
+from agent_server.tasks.order import MODES
 
 blueprint = Blueprint("tasks", __name__)
 

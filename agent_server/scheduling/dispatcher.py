@@ -23,7 +23,8 @@ from agent_server.sandboxes.orphans import reclaim_orphans
 from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Store
-from agent_server.tasks.catalog import MODES, Catalog
+from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.order import MODES
 from agent_server.worker.job import MOST_ATTEMPTS, Job
 from agent_server.worker.notification import notify
 from client.errors import ConfigError, ServerError, StackError, WorkerLost

@@ -1,1 +1,1 @@
-"""SQLite: sessions, leases, events. The truth lives here, not in anybody's memory."""
+"""SQLite store of sessions, leases and events: the only place of the server's state."""

@@ -1,4 +1,4 @@
-"""The database's shape, as numbered migrations.
+"""Database schema, as numbered migrations.
 
 Invariant: a migration once released never changes; `PRAGMA user_version` counts those applied.
 """
@@ -21,7 +21,7 @@ MIGRATIONS = (
         cancel_requested INTEGER NOT NULL DEFAULT 0,
         attempt INTEGER NOT NULL DEFAULT 0,         -- fences late results: only the current attempt may write
         worker_pid INTEGER,
-        worker_start_ticks INTEGER,                 -- with the pid, tells the worker from a later process
+        worker_start_ticks INTEGER,                 -- with the pid, distinguishes the worker from a later process
         created_at REAL NOT NULL,                   -- Unix seconds
         started_at REAL,
         ended_at REAL,
@@ -39,7 +39,7 @@ MIGRATIONS = (
         mode TEXT NOT NULL,
         group_id TEXT NOT NULL,
         task_id TEXT NOT NULL,
-        position INTEGER,                           -- place in the endless sequence of epochs; NULL: row asked for by name
+        position INTEGER,                           -- in the endless sequence of epochs; NULL: row requested by id
         created_at REAL NOT NULL,
         PRIMARY KEY (mode, group_id)
     );
@@ -70,14 +70,14 @@ MIGRATIONS = (
         status TEXT NOT NULL DEFAULT 'queued',
         cancel_requested INTEGER NOT NULL DEFAULT 0,
         attempt INTEGER NOT NULL DEFAULT 0,         -- fences late results: only the current attempt may write
-        model_called INTEGER NOT NULL DEFAULT 0,    -- from then on another attempt would show the trainer a second conversation
+        model_called INTEGER NOT NULL DEFAULT 0,    -- another attempt would show the trainer a second conversation
         worker_pid INTEGER,
-        worker_start_ticks INTEGER,                 -- with the pid, tells the worker from a later process
+        worker_start_ticks INTEGER,                 -- with the pid, distinguishes the worker from a later process
         created_at REAL NOT NULL,                   -- Unix seconds
         started_at REAL,
         ended_at REAL,
-        waiting_since REAL,                         -- set while the worker stands at a gate
-        waited_s REAL NOT NULL DEFAULT 0,           -- at gates, this attempt; not part of the session's time limit
+        waiting_since REAL,                         -- set while the worker waits for a semaphore
+        waited_s REAL NOT NULL DEFAULT 0,           -- for semaphores, this attempt; not part of the session's time limit
         error TEXT,
         agent_exit_status TEXT,
         submission TEXT,
@@ -107,14 +107,14 @@ MIGRATIONS = (
         mode TEXT NOT NULL,
         group_id TEXT NOT NULL,
         task_id TEXT NOT NULL,
-        position INTEGER,                           -- place in the endless sequence of epochs; NULL: row asked for by name
+        position INTEGER,                           -- in the endless sequence of epochs; NULL: row requested by id
         created_at REAL NOT NULL,
         completed INTEGER NOT NULL DEFAULT 0,       -- a session of the group has completed: the row counts as used
         PRIMARY KEY (run_id, mode, group_id)
     );
     INSERT INTO leases (mode, group_id, task_id, position, created_at, completed)
         SELECT mode, group_id, task_id, position, created_at, 1 FROM old_leases;
-    CREATE TABLE sequences (                        -- how far a run has come in its endless sequence of epochs
+    CREATE TABLE sequences (                        -- next position of a run in its endless sequence of epochs
         run_id TEXT NOT NULL,
         mode TEXT NOT NULL,
         next_position INTEGER NOT NULL,
@@ -122,20 +122,20 @@ MIGRATIONS = (
     );
     INSERT INTO sequences SELECT '', mode, MAX(position) + 1 FROM old_leases WHERE position IS NOT NULL GROUP BY mode;
     DROP TABLE old_leases;
-    CREATE TABLE returned_rows (                    -- places whose group never completed: leased again before new ones
+    CREATE TABLE returned_rows (                    -- positions whose group never completed: leased again before new ones
         run_id TEXT NOT NULL,
         mode TEXT NOT NULL,
         position INTEGER NOT NULL,
         PRIMARY KEY (run_id, mode, position)
     );
-    CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);  -- limits in force, and how far events were told
+    CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);  -- limits in force, id of the last published event
     CREATE INDEX events_by_time ON events (at);
     """,
 )
 
 
 def migrate(database: sqlite3.Connection) -> None:
-    """Bring the database to the newest shape; each migration is applied whole or not at all."""
+    """Apply the missing migrations, each whole or not at all."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         database.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")

@@ -1,4 +1,4 @@
-"""What a session's record says to those who ask.
+"""API views of session rows.
 
 Invariant: reads one row, changes nothing.
 """
@@ -10,6 +10,7 @@ from client.wire import EXIT_CODES, SessionView, Status
 
 
 def view(row: sqlite3.Row) -> SessionView:
+    """The row as `GET /sessions/ID` answers it."""
     status = Status(row["status"])
     return SessionView(
         session_id=row["id"],
@@ -30,5 +31,5 @@ def view(row: sqlite3.Row) -> SessionView:
 
 
 def _waits(row: sqlite3.Row) -> dict[str, float]:
-    """Seconds in the queue until the last admission, and at gates since."""
+    """Seconds in the queue until the last admission, and at semaphores since."""
     return {"queue": row["started_at"] - row["created_at"], "gates": row["waited_s"]} if row["started_at"] else {}

@@ -3,7 +3,6 @@
 Invariant: a row that could not be run or graded is refused when the server starts, by its id and the reason.
 """
 
-import difflib
 import json
 import threading
 from collections import OrderedDict
@@ -13,12 +12,12 @@ from typing import Any
 from agent_server.config import Settings
 from agent_server.grading.datasets import registry as plug
 from agent_server.grading.datasets.base import Dataset
+from agent_server.tasks.order import MODES, TaskOrder, check_task_id
 from agent_server.tasks.rows import Rows, open_rows
 from agent_server.tasks.task import Task
-from client.errors import ConfigError, NotFound
+from client.errors import ConfigError
 from client.wire import Mode
 
-MODES: tuple[Mode, ...] = ("train", "eval")
 KEPT_TASKS = 256  # the samples of a group ask for one row soon after each other
 FAULTS_SHOWN = 10
 PROBLEM = "problem_statement"
@@ -43,19 +42,13 @@ class Catalog:
         """Row ids of a mode in file order."""
         return list(self._files[mode].numbers)
 
-    def size(self, mode: Mode) -> int:
-        """How many rows a mode has."""
-        return len(self._files[mode].numbers)
-
     def check(self, mode: Mode, task_id: str) -> None:
         """Raises NotFound, with the nearest id there is."""
-        numbers = self._files[mode].numbers
-        if task_id in numbers:
-            return
-        near = difflib.get_close_matches(task_id, numbers, n=1)
-        raise NotFound(
-            f"no {mode} task {task_id!r}" + (f"; did you mean {near[0]!r}?" if near else ""), field="task_id"
-        )
+        check_task_id(mode, task_id, self._files[mode].numbers)
+
+    def order(self, seed: int) -> TaskOrder:
+        """The order in which groups get the rows. `seed` shuffles the training epochs."""
+        return TaskOrder({mode: self.ids(mode) for mode in MODES}, seed)
 
     def get(self, mode: Mode, task_id: str) -> Task:
         """Raises NotFound."""

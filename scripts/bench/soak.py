@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 
 from agent_server.sandboxes.processes import descendants, kill
-from agent_server.store.store import DATABASE_NAME
+from agent_server.store.database import DATABASE_NAME
 from client.wire import SessionRequest
 from scripts.bench.serving import DEMO, BenchServer, agent_server
 from tests.scripted_model import ScriptedModel, serving

@@ -19,7 +19,8 @@ import pytest
 import requests
 
 from agent_server.sandboxes.processes import read_process
-from agent_server.store.store import DATABASE_NAME
+from agent_server.store.database import DATABASE_NAME
+from agent_server.tasks.order import TaskOrder
 from client.api import AgentServerClient
 from client.wire import SessionRequest, SessionView
 from tests.agent_server.grading.grading_bench import GradingBench
@@ -34,6 +35,12 @@ TEST_FILE = ROW["FAIL_TO_PASS"][0].split("::")[0]
 GOOD_LINE = next(line[1:] for line in ROW["patch"].splitlines() if line.startswith("-") and not line.startswith("---"))
 FIX = f"git apply -R <<'END'\n{ROW['patch'].rstrip()}\nEND"
 WRONG = f"echo 'raise ValueError' >> {FILE}"
+ONE_TASK = TaskOrder({"train": ["t"], "eval": ["t"]}, seed=0)
+
+
+def session_request(session: str, group: str, mode: str = "train", **fields) -> SessionRequest:
+    """A request for a store, whose model endpoint is never called."""
+    return SessionRequest(session_id=session, group_id=group, mode=mode, base_url="http://x", api_key="k", **fields)
 
 
 @dataclass

@@ -62,7 +62,7 @@ def sessions(app) -> list[str]:
         request = SessionRequest(
             session_id=f"made {end}", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k"
         )
-        session_id, _ = store.submit(request, app.extensions["leases"].lease)
+        session_id, _ = store.submit(request, app.extensions["task_order"])
         made.append(session_id)
         if end == "cancelled":
             store.request_cancel(session_id)
@@ -155,7 +155,7 @@ def test_waiting_clients_keep_nobody_out(app, url, monkeypatch):
     """One more than can be held is answered at once."""
     monkeypatch.setattr(sessions_api, "_holding", threading.BoundedSemaphore(1))
     request = SessionRequest(session_id="held", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k")
-    session_id, _ = app.extensions["store"].submit(request, app.extensions["leases"].lease)
+    session_id, _ = app.extensions["store"].submit(request, app.extensions["task_order"])
 
     def wait(seconds: int) -> str:
         headers = {"Authorization": f"Bearer {TOKEN}"}

@@ -343,3 +343,34 @@ def test_progress_lines_of_parallel_workers_are_not_the_summary():
     )
     assert parse_pytest_summary(progress) == {}
     assert parse_pytest_summary(progress + summary) == {"t.py::b": "PASSED", "t.py::a": "FAILED"}
+
+
+SHORT_SUMMARY = """
+PASSED tests/fake.py::printed_by_a_test
+=========================== short test summary info ============================
+PASSED tests/a.py::test_one
+\x1b[32mPASSED\x1b[0m tests/a.py::test_two[a - b]
+FAILED tests/a.py::test_three[x y] - assert 1 == 2
+PASSED tests/a.py::test_four
+ERROR tests/a.py::test_four - teardown broke
+SKIPPED [1] tests/a.py:3: not here
+XFAIL tests/a.py::test_five - known
+2 failed, 3 passed in 0.1s
+"""
+
+
+def test_outcomes_come_from_the_summary_only():
+    assert parse_pytest_summary(SHORT_SUMMARY) == {
+        "tests/a.py::test_one": "PASSED", "tests/a.py::test_two[a - b]": "PASSED", "tests/a.py::test_three[x y]": "FAILED",
+        "tests/a.py::test_four": "ERROR", "tests/a.py::test_five": "XFAIL",
+    }  # fmt: skip
+    assert parse_pytest_summary("PASSED tests/a.py::test_one\n") == {}
+
+
+def test_a_missing_or_skipped_test_is_a_failed_one():
+    assert resolved({"a": "PASSED", "b": "PASSED"}, ["a"], ["b"])
+    assert (
+        not resolved({"a": "PASSED"}, ["a"], ["b"])
+        and not resolved({"a": "XPASS"}, ["a"], [])
+        and not resolved({}, ["a"], [])
+    )

@@ -13,12 +13,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from agent_server.scheduling.scheduler import admissions, free_slots
 from agent_server.store.store import Fenced, Store
+from agent_server.tasks.order import TaskOrder
 from client.errors import Cancelled, SandboxStartFailed, WorkerLost
 from client.wire import Status
-from tests.agent_server.test_decisions import request
+from tests.agent_server.conftest import ONE_TASK, session_request
 
 MODES = ("train", "eval")
 MOST_ATTEMPTS = 3
+OTHER_TASK = TaskOrder({"train": ["other"], "eval": ["other"]}, seed=0)
 
 
 class Sessions(RuleBasedStateMachine):
@@ -39,10 +41,9 @@ class Sessions(RuleBasedStateMachine):
     @rule(mode=st.sampled_from(MODES))
     def send(self, mode):
         name = f"s{len(self.sent)}"
-        session, status = self.store.submit(request(name, name, mode), lambda *_: "t")
-        assert (
-            status == Status.QUEUED and self.store.submit(request(name, name, mode), lambda *_: "other")[0] == session
-        )
+        session, status = self.store.submit(session_request(name, name, mode), ONE_TASK)
+        assert status == Status.QUEUED
+        assert self.store.submit(session_request(name, name, mode), OTHER_TASK)[0] == session
         self.sent[session] = mode
 
     @rule(target=workers)

@@ -1,4 +1,4 @@
-"""Whose row is whose: runs, groups, epochs, rows given back, records that expire, a database of an earlier version."""
+"""Leases of rows: by run, group and epoch; rows given back; expired records; a database of an earlier version."""
 
 import json
 import sqlite3
@@ -7,26 +7,32 @@ import time
 import pytest
 
 from agent_server.store import schema
-from agent_server.store.store import DATABASE_NAME, Fenced, Store
-from agent_server.tasks.catalog import Catalog
-from agent_server.tasks.leases import Leases
-from client.errors import SandboxStartFailed, ServerBusy, WorkerLost
+from agent_server.store.database import DATABASE_NAME
+from agent_server.store.store import Fenced, Store
+from agent_server.tasks.order import TaskOrder
+from client.errors import NotFound, SandboxStartFailed, ServerBusy, WorkerLost
 from client.wire import Status
-from tests.agent_server.test_decisions import request, write_rows
+from tests.agent_server.conftest import session_request
 
 LONG = 10**6
 
 
+def make_order(n: int, seed: int) -> TaskOrder:
+    ids = [f"t{i}" for i in range(n)]
+    return TaskOrder({"train": ids, "eval": ids}, seed)
+
+
 @pytest.fixture
 def parts(tmp_path):
-    write_rows(tmp_path, 4)
+    """A store, and an order of four rows."""
     store = Store(tmp_path / "w")
-    yield store, Leases(Catalog(tmp_path), seed=3)
+    yield store, make_order(4, seed=3)
     store.close()
 
 
-def submit(store: Store, leases: Leases, session: str, group: str, **fields) -> tuple[str, str]:
-    session_id, _ = store.submit(request(session, group, **fields), leases.lease)
+def submit(store: Store, order: TaskOrder, session: str, group: str, **fields) -> tuple[str, str]:
+    """Ids of the session and of its row."""
+    session_id, _ = store.submit(session_request(session, group, **fields), order)
     return session_id, store.view(session_id).task_id
 
 
@@ -34,6 +40,37 @@ def complete(store: Store, session_id: str, status: Status = Status.COMPLETED) -
     attempt = store.admit(session_id)["attempt"]
     fields = {"reward": 1.0} if status is Status.COMPLETED else {"error": WorkerLost("gone").as_dict()}
     store.finish(session_id, attempt, status, **fields)
+
+
+def lease_all(store: Store, order: TaskOrder, groups: list[str], mode: str = "train") -> list[str]:
+    rows = []
+    for group in groups:
+        session, _ = store.submit(session_request(f"{mode} {group}", group, mode), order)
+        rows.append(store.view(session).task_id)
+    return rows
+
+
+def test_an_epoch_goes_through_every_row_once_and_a_restart_continues_it(tmp_path):
+    store, order = Store(tmp_path / "w"), make_order(5, seed=7)
+    first = lease_all(store, order, ["a", "b", "c"])
+    store.close()
+    store, order = Store(tmp_path / "w"), make_order(5, seed=7)
+    assert lease_all(store, order, ["a", "b", "c"]) == first  # a group keeps its row
+    rest = lease_all(store, order, [f"g{i}" for i in range(7)])
+    assert sorted(first + rest[:2]) == sorted(rest[2:7]) == [f"t{i}" for i in range(5)]
+    assert first + rest[:2] != rest[2:7]  # another order in the next epoch
+    assert lease_all(store, order, [f"e{i}" for i in range(6)], "eval") == ["t0", "t1", "t2", "t3", "t4", "t0"]
+    store.close()
+
+
+def test_a_row_requested_by_id_does_not_disturb_the_epoch(tmp_path):
+    store, order = Store(tmp_path / "w"), make_order(3, seed=1)
+    session, _ = store.submit(session_request("s", "named", task_id="t1"), order)
+    assert store.view(session).task_id == "t1"
+    assert sorted(lease_all(store, order, ["a", "b", "c"])) == ["t0", "t1", "t2"]
+    with pytest.raises(NotFound, match="no train task 't9'"):
+        store.submit(session_request("s2", "g", task_id="t9"), order)
+    store.close()
 
 
 def test_runs_know_nothing_of_each_other(parts):
@@ -102,7 +139,7 @@ def test_records_expire_and_are_gone_whole(parts):
     assert [row["group_id"] for row in store.read("SELECT group_id FROM leases")] == ["waits"]
 
 
-def test_an_event_that_was_not_told_outlives_its_record(parts):
+def test_an_unpublished_event_outlives_its_record(parts):
     store, _ = parts
     done, _ = submit(*parts, "done", "done")
     complete(store, done)
@@ -150,7 +187,6 @@ def test_a_cancelled_attempt_is_not_repeated(parts):
 
 
 def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
-    write_rows(tmp_path, 4)
     (tmp_path / "w").mkdir()
     old = sqlite3.connect(tmp_path / "w" / DATABASE_NAME)
     old.executescript(schema.MIGRATIONS[0] + "PRAGMA user_version = 1;")
@@ -161,9 +197,9 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
     old.execute("INSERT INTO leases VALUES ('train', 'g', 't2', 0, 1.0)")
     old.commit()
     old.close()
-    store, leases = Store(tmp_path / "w"), Leases(Catalog(tmp_path), seed=3)
-    assert submit(store, leases, "s", "g") == ("id", "t2")
-    rows = [submit(store, leases, f"s{n}", f"g{n}")[1] for n in range(3)]
-    assert rows == [leases.row_at("train", position) for position in (1, 2, 3)]
+    store, order = Store(tmp_path / "w"), make_order(4, seed=3)
+    assert submit(store, order, "s", "g") == ("id", "t2")
+    rows = [submit(store, order, f"s{n}", f"g{n}")[1] for n in range(3)]
+    assert rows == [order.task_at("train", position) for position in (1, 2, 3)]
     assert json.loads(store.read("SELECT cpu_seconds FROM sessions")[0][0]) == {}
     store.close()

@@ -1,0 +1,100 @@
+"""Changes of a single session's row.
+
+Each function runs inside an open write transaction.
+Invariant: a change of a session's state also adds an event to the outbox.
+"""
+
+import json
+import sqlite3
+import time
+from typing import Any
+
+from agent_server.store import leases, outbox
+from agent_server.store.counters import read_counter
+from client.errors import ServerBusy
+from client.wire import SessionRequest, Status
+
+
+class Fenced(Exception):
+    """This attempt is not (or no longer) the one that may write."""
+
+
+def check_queue_limit(db: sqlite3.Connection) -> None:
+    """Raises ServerBusy where the queue is full."""
+    limit = read_counter(db, "queue")
+    if limit is None:
+        return
+    (n_queued,) = db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()
+    if n_queued >= limit:
+        raise ServerBusy(
+            f"{n_queued} sessions are queued and the queue holds {limit} (AGENT_SERVER_QUEUE_LIMIT); ask again later"
+        )
+
+
+def insert(db: sqlite3.Connection, session_id: str, request: SessionRequest, task_id: str) -> None:
+    """Add a queued session."""
+    db.execute(
+        "INSERT INTO sessions (id, run_id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id,
+            request.run_id,
+            request.session_id,
+            request.group_id,
+            request.mode,
+            task_id,
+            request.base_url,
+            request.api_key,
+            json.dumps(request.metadata),
+            time.time(),
+        ),
+    )
+    about = {"task_id": task_id, "run_id": request.run_id, "group_id": request.group_id, "mode": request.mode}
+    outbox.add_event(db, session_id, "queued", about)
+    _warn_of_large_group(db, session_id, request)
+
+
+def _warn_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
+    """One event a group, at the first request over the limit: a trainer that starts only whole groups would deadlock."""
+    query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
+    (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
+    limit = read_counter(db, request.mode)
+    if limit is not None and alive == limit + 1:
+        variable = f"AGENT_SERVER_{request.mode.upper()}_CONCURRENCY"
+        remedy = f"raise {variable} to the group's size if its samples must run together"
+        outbox.add_event(db, session_id, "group_over_limit", {"alive": alive, "limit": limit, "remedy": remedy})
+
+
+def update_attempt(db: sqlite3.Connection, session_id: str, attempt: int, change: str, *values: Any) -> None:
+    """Change the row on behalf of its current attempt. `change`: the SET clause. Raises Fenced for any other attempt."""
+    query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
+    if not db.execute(query, (*values, session_id, attempt)).rowcount:
+        raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+
+
+def end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
+    """Set the terminal status and these columns."""
+    now = time.time()
+    columns = {"status": str(status), "ended_at": now} | {
+        name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
+    }
+    db.execute(
+        f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?",
+        (*columns.values(), session_id),
+    )
+    row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if status is Status.COMPLETED:
+        leases.mark_completed(db, row["run_id"], row["mode"], row["group_id"])
+    about = _ending(row) | {"total_s": round(now - row["created_at"], 3)}
+    outbox.add_event(db, session_id, str(status), about)
+
+
+def _ending(row: sqlite3.Row) -> dict[str, Any]:
+    """The fields of a session's last event; what is not set is left out."""
+    columns = ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes")
+    about = {name: row[name] for name in columns if row[name] is not None}
+    if row["grade"]:
+        about["resolved"] = json.loads(row["grade"]).get("resolved", False)
+    return about | {
+        name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))
+    }

@@ -1,0 +1,64 @@
+"""Session records: one session a client id, fenced attempts, cancels, rewards only where completed."""
+
+import sqlite3
+import threading
+
+import pytest
+
+from agent_server.store.store import Fenced, Store
+from client.errors import Cancelled, WorkerLost
+from client.wire import Status
+from tests.agent_server.conftest import ONE_TASK, session_request
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def submitted(store: Store, name: str = "s") -> str:
+    return store.submit(session_request(name, "g"), ONE_TASK)[0]
+
+
+def test_the_same_client_id_is_the_same_session_also_when_asked_at_once(store):
+    found = set()
+    threads = [threading.Thread(target=lambda: found.add(submitted(store))) for _ in range(16)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(found) == 1 and store.counts() == {"train": {"queued": 1}}
+
+
+def test_a_late_attempt_cannot_write(store):
+    session = submitted(store)
+    assert store.admit(session)["attempt"] == 1 and store.admit(session) is None
+    assert store.end_without_result(session, WorkerLost("gone"), attempt=1)
+    with pytest.raises(Fenced):
+        store.finish(session, 1, Status.COMPLETED, reward=1.0)
+    with pytest.raises(Fenced):
+        store.register_worker(session, 1, 1, 1)
+    assert store.view(session).error["code"] == "worker_lost"
+
+
+def test_a_cancel_before_the_worker_has_a_pid_reaches_it(store):
+    session = submitted(store)
+    store.admit(session)
+    assert store.request_cancel(session) == Status.RUNNING
+    with pytest.raises(Cancelled):
+        store.register_worker(session, 1, 10, 20)
+
+
+def test_a_cancelled_session_is_never_admitted(store):
+    session = submitted(store)
+    assert store.request_cancel(session) == Status.CANCELLED == store.request_cancel(session)
+    assert store.admit(session) is None and store.queued("train", 5) == []
+
+
+def test_a_reward_stands_only_on_completed_sessions(store):
+    session = submitted(store)
+    store.admit(session)
+    for status, fields in [(Status.FAILED, {"reward": 0.0}), (Status.COMPLETED, {})]:
+        with pytest.raises(sqlite3.IntegrityError):
+            store.finish(session, 1, status, **fields)
+    assert store.view(session).status == "running"
