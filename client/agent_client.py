@@ -1,342 +1,299 @@
-"""One rollout session, as the trainer's process: asks an agent server to run it, waits, writes the output JSON.
+"""One rollout session as a trainer's process: creates it at an agent server, waits for its end, writes the output JSON.
 
-Invariant: the output JSON is whole or absent, and a signal always ends the remote session.
+Invariant: the output JSON is whole or absent, a non-zero exit leaves `error.json`, a signal cancels the remote session.
 
-Budget: thousands of these sleep beside a trainer, so a session, however long, costs under 30 ms of CPU and no child process: one POST,
-and one GET that the server holds until the end. Hence a bare socket: `http.client` takes 15 ms more to import, and curl wakes
-up every second of a held answer, 160 ms an hour. Runs under any Python from 3.8 on, without packages.
+Budget: thousands of these sleep beside a trainer, so a session of any length costs under 30 ms of CPU and no child
+process: one POST, then one long poll. Hence a bare socket: `http.client` takes 15 ms more to import, and curl wakes up
+every second of a long poll, 160 ms an hour. Any Python from 3.8 on, no packages.
 
-Environment: RELAX_INPUT_JSON, RELAX_OUTPUT_JSON (paths), RELAX_BASE_URL, RELAX_SESSION_ID, RELAX_GROUP_ID, RELAX_ROLLOUT_MODE
-(train|eval), AGENT_SERVER_URL; optional AGENT_SERVER_TOKEN, AGENT_CLIENT_OUTAGE_S (default 120), AGENT_CLIENT_TRACE_DIR (keeps
-the last answer of sessions that failed). `metadata` of the input JSON goes along, its run_id and task_id also as fields of their own.
-Exit codes: 0 completed, 1 failed, 143 cancelled, 75 the server could not be reached within the outage limit.
+Environment: RELAX_INPUT_JSON (its `metadata` goes into the request; run_id and task_id also as fields of their own),
+RELAX_OUTPUT_JSON, RELAX_SESSION_IO_DIR (gets error.json, see client/wire.py), RELAX_BASE_URL, RELAX_SESSION_ID,
+RELAX_GROUP_ID, RELAX_ROLLOUT_MODE (train|eval), AGENT_SERVER_URL; optional AGENT_SERVER_TOKEN, AGENT_CLIENT_OUTAGE_S
+(default 120), AGENT_CLIENT_TRACE_DIR (keeps the last response of a failure).
+Exit codes: 0 completed, 1 failed, 143 cancelled, 75 the server was unreachable for longer than the outage limit.
 """
 
+import collections
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import time
 
-COMPLETED, FAILED, UNREACHABLE, CANCELLED = (
-    0,
-    1,
-    75,
-    143,
-)  # exit codes, as in wire.py, whose pydantic costs too much here
-NEEDED = (
-    "RELAX_OUTPUT_JSON",
-    "RELAX_BASE_URL",
-    "RELAX_SESSION_ID",
-    "RELAX_GROUP_ID",
-    "RELAX_ROLLOUT_MODE",
-    "AGENT_SERVER_URL",
-)
-CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 30.0
-LONGEST_WAIT_S = 3600  # what the server is asked to hold an answer for
-SHORTEST_WAIT_S = 30
-LONGEST_REST_S = 5  # between two questions to a server that holds no answers, or gives none
-LONGEST_RETRY_AFTER_S = 60  # a server that wants more patience is asked again after a minute anyway
-KEEPALIVE = {
-    socket.TCP_KEEPIDLE: 15,
-    socket.TCP_KEEPINTVL: 15,
-    socket.TCP_KEEPCNT: 4,
-}  # a peer that is gone is noticed after 75 s
+COMPLETED, FAILED, UNREACHABLE, CANCELLED = 0, 1, 75, 143  # as in wire.py, whose pydantic costs too much here
+INVALID = ("config", "config_invalid")  # boundary and code of an error, as in errors.py
+REQUIRED = ("RELAX_OUTPUT_JSON", "RELAX_BASE_URL", "RELAX_SESSION_ID", "RELAX_GROUP_ID", "RELAX_ROLLOUT_MODE",
+            "AGENT_SERVER_URL")  # fmt: skip
+CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S = 5.0, 30.0
+LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600, 30  # `wait` of a long poll
+LONGEST_PAUSE_S, LONGEST_RETRY_AFTER_S = 5, 60  # between two requests: the client's own, and one the server asks for
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))  # a dead peer: 75 s
+# `status` is 0 for a lost connection, `body` then its cause; `retry_after` in seconds, 0 for none.
+Response = collections.namedtuple("Response", "status body retry_after", defaults=(b"", 0))
 
 
-class Ended(Exception):
-    """The client's end, with its exit code and what to say."""
+class Failure(Exception):
+    """The end of a session without output. `error` is the content of error.json; `extra` adds to it or overrides it."""
 
-    def __init__(self, exit_code, message):
+    def __init__(self, message, boundary="server", code="server_error", exit_code=FAILED, extra=None):
         super().__init__(message)
         self.exit_code = exit_code
+        self.error = {"boundary": boundary, "code": code, "message": message, **(extra or {})}
 
 
-class Discarded(BaseException):
-    """SIGTERM or SIGINT: nobody wants this session any more."""
+def json_object(response):
+    """The body of a response, or None if it is no JSON object."""
+    try:
+        content = json.loads(response.body)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
 
 
-class Answer:
-    """`status` is 0 where there was none, and `body` then says why. `retry_after` in seconds, 0 where none is given."""
-
-    def __init__(self, status, body=b"", retry_after=0):
-        self.status, self.body, self.retry_after = status, body, retry_after
-
-    def __str__(self):
-        return " ".join(self.body[:500].decode(errors="replace").split())  # one line: the trainer reads the last
-
-    def json(self):
-        """The body as an object. Raises Ended."""
-        try:
-            found = json.loads(self.body)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise Ended(FAILED, f"the server answered HTTP {self.status} with no JSON object: {self}")
-        return found
-
-
-class Server:
-    """One agent server. A connection lives for one call."""
-
-    def __init__(self, url, token):
-        scheme, _, rest = url.rstrip("/").partition("://")
-        address, slash, prefix = rest.partition("/")
-        host, _, port = address.rpartition(":") if ":" in address.rpartition("]")[2] else (address, "", "")
-        if scheme not in ("http", "https") or not host or not (port or "0").isdigit():
-            raise Ended(FAILED, f"AGENT_SERVER_URL={url} must be http://HOST:PORT or https://HOST:PORT")
-        self.url, self._prefix, self._address, self._tls = url.rstrip("/"), slash + prefix, address, scheme == "https"
-        self._host, self._port = host.strip("[]"), int(port or (443 if self._tls else 80))
-        self._token = f"Authorization: Bearer {token}\r\n" if token else ""
-
-    def call(self, method, path, body=None, timeout_s=ANSWER_TIMEOUT_S):
-        """One request, one Answer; whatever went wrong below HTTP is an Answer of status 0."""
-        data = b"" if body is None else json.dumps(body).encode()
-        kind = "Content-Type: application/json\r\n" if data else ""
-        head = f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._address}\r\nConnection: close\r\n{self._token}{kind}Content-Length: {len(data)}\r\n\r\n"
-        try:
-            with self._connect() as connection:
-                connection.settimeout(timeout_s)
-                connection.sendall(head.encode() + data)
-                with connection.makefile("rb") as stream:
-                    return _read_answer(stream)
-        except (OSError, ValueError) as lost:
-            return Answer(0, f"{type(lost).__name__}: {lost}".encode())
-
-    def _connect(self):
-        connection = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE.items():
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        if self._tls:
-            import ssl
-
-            connection = ssl.create_default_context().wrap_socket(connection, server_hostname=self._host)
-        return connection
-
-
-def _read_answer(stream):
-    """Raises ValueError for what is not HTTP or broke off, OSError for what was lost."""
+def read_response(stream):
+    """Parse an HTTP/1.1 response. Raises ValueError for malformed or truncated data, OSError for a lost connection."""
     version, status, *_ = stream.readline(65536).split(None, 2) + [b"", b""]
     if not version.startswith(b"HTTP/1.") or not status.isdigit():
-        raise ValueError("the connection ended without an HTTP answer")
-    headers = {}
-    while (line := stream.readline(65536)).strip():
-        name, _, value = line.partition(b":")
-        headers[name.strip().lower()] = value.strip()
-    retry_after = headers.get(b"retry-after", b"")  # seconds; the other form, a date, counts as none
+        raise ValueError("the connection ended without an HTTP response")
+    fields = (line.partition(b":") for line in iter(lambda: stream.readline(65536).strip(), b""))
+    headers = {name.strip().lower(): value.strip() for name, _, value in fields}
     if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
         body = b""
         while size := int(stream.readline(65536).partition(b";")[0], 16):
             body += stream.read(size)
             stream.readline(65536)
-    elif b"content-length" in headers and status != b"204":
-        body = stream.read(int(headers[b"content-length"]))
-        if len(body) < int(headers[b"content-length"]):
-            raise ValueError("the answer broke off")
     else:
-        body = b"" if status == b"204" else stream.read()
-    return Answer(int(status), body, min(int(retry_after), LONGEST_RETRY_AFTER_S) if retry_after.isdigit() else 0)
+        length = 0 if status == b"204" else int(headers.get(b"content-length", -1))
+        body = stream.read(length)
+        if len(body) < length:
+            raise ValueError("the response is truncated")
+    retry_after = headers.get(b"retry-after", b"")  # seconds; a date counts as none
+    return Response(int(status), body, min(int(retry_after), LONGEST_RETRY_AFTER_S) if retry_after.isdigit() else 0)
 
 
 class Client:
+    """One session at one agent server, from its request to its output. `last`: the latest response. Raises Failure."""
+
     def __init__(self, environment):
-        """Raises Ended naming the variable that is missing or wrong."""
-        for name in NEEDED:
+        for name in REQUIRED:
             if not environment.get(name):
-                raise Ended(FAILED, f"{name} must be set; the trainer sets it for every session")
+                raise Failure(f"{name} must be set; the trainer sets it for every session", *INVALID)
         outage_s = environment.get("AGENT_CLIENT_OUTAGE_S") or "120"
         if not outage_s.isdigit():
-            raise Ended(FAILED, f"AGENT_CLIENT_OUTAGE_S={outage_s} must be a whole number of seconds")
-        self._outage_s = int(outage_s)
-        self._environment = environment
-        self._server = Server(environment["AGENT_SERVER_URL"], environment.get("AGENT_SERVER_TOKEN", ""))
-        self._request = self._session = None
-        self._rest_s = 1
-        self._down_since = None
-        self.last = Answer(0)
+            raise Failure(f"AGENT_CLIENT_OUTAGE_S={outage_s} must be a whole number of seconds", *INVALID)
+        self._url, token = environment["AGENT_SERVER_URL"].rstrip("/"), environment.get("AGENT_SERVER_TOKEN")
+        url = re.fullmatch(r"(https?)://((\[[^]/]+\]|[^:/]+)(?::(\d+))?)(/.*)?", self._url)
+        if not url:
+            raise Failure(f"AGENT_SERVER_URL={self._url} must be http://HOST:PORT or https://HOST:PORT", *INVALID)
+        scheme, address, host, port, self._prefix = url.groups("")
+        self._tls, self._host = scheme == "https", host.strip("[]")
+        self._port = int(port or (443 if self._tls else 80))
+        self._headers = f"Host: {address}\r\nConnection: close\r\n"
+        self._headers += f"Authorization: Bearer {token}\r\n" if token else ""
+        self._outage_s, self._environment = int(outage_s), environment
+        self._request = self._session = self._down_since = None
+        self._pause_s, self.last = 1, Response(0)
 
     def run(self):
-        """The session from request to output. Raises Ended when there is none."""
+        """Run the session and write its output. Raises Failure."""
         self._request = request_body(self._environment)
-        created = self._until_accepted(lambda: self._server.call("POST", "/sessions", self._request)).json()
-        self._session = created.get("session_id")
-        if not isinstance(self._session, str) or not self._session.replace("-", "").replace("_", "").isalnum():
-            raise Ended(
-                FAILED,
-                f"{self._server.url} answered POST /sessions without a session_id that can stand in a URL: {self.last}",
-            )
-        view = self._terminal()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end came first
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while not self._accept(self._call("POST", "/sessions", self._request)):
+            pass
+        self._session = json_object(self.last).get("session_id")
+        if not (isinstance(self._session, str) and re.fullmatch("[A-Za-z0-9_-]+", self._session)):
+            raise self._failure("gave no session_id that fits a URL")
+        view = self._wait_until_terminal()
+        on_signal(signal.SIG_IGN)  # the session's end came first
         if view["status"] == "completed":
-            return self._write(view)
-        if view["status"] == "cancelled":
-            raise Ended(CANCELLED, f"session {self._session} was cancelled: {json.dumps(view.get('error'))}")
-        raise Ended(FAILED, f"session {self._session} failed: {json.dumps(view.get('error'))}")
+            return self._write_output(view)
+        error = view["error"] if isinstance(view.get("error"), dict) else {}
+        end = ("cancel", "cancelled", CANCELLED) if view["status"] == "cancelled" else ("server", "session_failed")
+        reason = f"{error.get('boundary')}/{error.get('code')}: {error.get('message')}" if error else "no reason given"
+        raise Failure(f"session {self._session} {view['status']}, {reason}", *end, extra=error)
 
     def discard(self):
-        """Cancel the remote session, if there can be one. Takes 5 s at most."""
-        if self._request and not self._session:
-            # The request may or may not have arrived: asking again answers the same session.
-            try:
-                self._session = (
-                    self._server.call("POST", "/sessions", self._request, timeout_s=2.0).json().get("session_id")
-                )
-            except Ended:
-                return
+        """Cancel the remote session if it may exist. Takes at most 5 s."""
+        if self._request and not self._session:  # the server may have the request; the same one gives the same session
+            created = self._call("POST", "/sessions", self._request, timeout_s=2.0)
+            self._session = (json_object(created) or {}).get("session_id")
         if self._session:
-            self._server.call("POST", f"/sessions/{self._session}/cancel", timeout_s=3.0)
+            self._call("POST", f"/sessions/{self._session}/cancel", timeout_s=3.0)
 
-    def _terminal(self):
-        """The session's last state, by held GETs."""
+    def _wait_until_terminal(self):
+        """Long-poll for the session's last state."""
         wait_s, cuts = LONGEST_WAIT_S, 0
         while True:
             asked_at = time.monotonic()
-            query = f"?wait={wait_s}" if wait_s else ""
-            self.last = self._server.call("GET", f"/sessions/{self._session}{query}", timeout_s=wait_s + 15.0)
+            path = f"/sessions/{self._session}" + (f"?wait={wait_s}" if wait_s else "")
+            response = self._call("GET", path, timeout_s=wait_s + 15.0)
             held_s = time.monotonic() - asked_at
-            if self.last.status == 400 and wait_s:
-                wait_s = 0  # perhaps it refuses the question for `wait`
+            if response.status == 400 and wait_s:
+                wait_s = 0  # the server may not know `wait`
                 continue
-            if self.last.status == 404:
-                raise Ended(
-                    FAILED,
-                    f"{self._server.url} accepted session {self._session} and does not know it any more: {self.last}; was its work directory lost?",
-                )
-            if (self.last.status == 0 or self.last.status >= 500) and wait_s and held_s >= SHORTEST_WAIT_S:
-                # The server was restarted, or something before it cuts answers that are held for so long: ask for less.
-                cuts += 1
+            if response.status == 404:
+                raise self._failure(f"lost session {self._session}; was its work directory removed?")
+            if (response.status == 0 or response.status >= 500) and wait_s and held_s >= SHORTEST_WAIT_S:
+                cuts += 1  # a restart of the server, or a proxy that cuts long requests: wait for less
                 wait_s = max(int(held_s * 3 / 4), SHORTEST_WAIT_S)
-            if not self._accepted():
+            if not self._accept(response):
                 continue
-            view = self.last.json()
+            view = json_object(response)
             if view.get("status") in ("completed", "failed", "cancelled"):
                 return view
             if view.get("status") not in ("queued", "running", "grading"):
-                raise Ended(
-                    FAILED, f"session {self._session} is in a state this client does not know: {view.get('status')}"
-                )
+                raise self._failure(f"gave session {self._session} an unknown status")
             if cuts == 1:
-                wait_s = LONGEST_WAIT_S  # once may have been a restart
-            if held_s < self._rest_s:  # it does not hold answers, or not for long
-                self._rest()
+                wait_s = LONGEST_WAIT_S  # a single cut may have been a restart
+            if held_s < self._pause_s:  # the server does not hold long polls, or not for long
+                self._pause()
 
-    def _until_accepted(self, call):
-        while True:
-            self.last = call()
-            if self._accepted():
-                return self.last
-
-    def _accepted(self):
-        """True for a good answer; False, after a rest, for one that may be better next time. Raises Ended for all others."""
-        answer = self.last
-        if 200 <= answer.status < 300:
+    def _accept(self, response):
+        """True for a success; False, after a pause, for a fault that may pass. Raises Failure for all others."""
+        if 200 <= response.status < 300:
+            if json_object(response) is None:
+                raise self._failure("responded with no JSON object; is it an agent server?")
             if self._down_since is not None:
-                self._down_since, self._rest_s = None, 1
+                self._down_since, self._pause_s = None, 1
             return True
-        if answer.status == 429:  # a busy server is not an outage
+        left_s = float("inf")
+        if response.status == 429:  # a busy server is not an outage
             self._down_since = None
-            self._rest(answer.retry_after)
-        elif answer.status in (0, 408) or answer.status >= 500:
-            now = time.monotonic()
-            self._down_since = now if self._down_since is None else self._down_since
-            left_s = self._down_since + self._outage_s - now
+        elif response.status in (0, 408) or response.status >= 500:
+            self._down_since = time.monotonic() if self._down_since is None else self._down_since
+            left_s = self._down_since + self._outage_s - time.monotonic()
             if left_s <= 0:
-                raise Ended(
-                    UNREACHABLE,
-                    f"{self._server.url} gave no usable answer for {self._outage_s} s (last: HTTP {answer.status}: {answer}); is the agent server up?",
-                )
-            self._rest(answer.retry_after, at_most_s=left_s)
+                problem = f"gave no usable response for {self._outage_s} s; is the agent server up?"
+                raise self._failure(problem, "server", "server_unreachable", UNREACHABLE)
         else:
-            raise Ended(FAILED, f"{self._server.url} refused (HTTP {answer.status}): {answer}")
+            error = (json_object(response) or {}).get("error")
+            error = error if isinstance(error, dict) else {}
+            raise self._failure("refused the request", "client", "bad_request", FAILED, error)
+        self._pause(response.retry_after, left_s)
         return False
 
-    def _rest(self, seconds=0, at_most_s=float("inf")):
-        """Sleep as long as the server says; where it says nothing 1 s, and each time a second longer, up to 5."""
-        time.sleep(min(seconds or self._rest_s, at_most_s))
-        self._rest_s = min(self._rest_s + 1, LONGEST_REST_S)
-
-    def _write(self, view):
-        if isinstance(view.get("reward"), bool) or not isinstance(view.get("reward"), (int, float)):
-            raise Ended(FAILED, f"session {self._session} is completed and has no reward: {self.last}")
-        left_out = ("reward", "agent_exit_status", "client_session_id", "error")
-        metadata = {"exit_status": view.get("agent_exit_status")}
-        metadata.update((name, value) for name, value in view.items() if name not in left_out)
-        output = self._environment["RELAX_OUTPUT_JSON"]
+    def _call(self, method, path, body=None, timeout_s=RESPONSE_TIMEOUT_S):
+        """One request over a connection of its own. Every fault below HTTP becomes a Response of status 0."""
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(data)}\r\n"
+        head += "Content-Type: application/json\r\n\r\n" if data else "\r\n"
         try:
-            with open(f"{output}.part", "w") as part:
-                json.dump({"reward": view["reward"], "metadata": metadata}, part)
-            os.replace(f"{output}.part", output)
-        except OSError as refused:
-            raise Ended(FAILED, f"RELAX_OUTPUT_JSON={output} cannot be written: {refused}") from None
+            with self._connect(timeout_s) as connection, connection.makefile("rb") as stream:
+                connection.sendall(head.encode() + data)
+                self.last = read_response(stream)
+        except (OSError, ValueError) as error:
+            self.last = Response(0, f"{type(error).__name__}: {error}".encode())
+        return self.last
+
+    def _connect(self, timeout_s):
+        connection = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._tls:
+            import ssl
+
+            connection = ssl.create_default_context().wrap_socket(connection, server_hostname=self._host)
+        connection.settimeout(timeout_s)
+        return connection
+
+    def _pause(self, seconds=0, at_most_s=float("inf")):
+        """Sleep for the given seconds, or else for 1 s and each time a second longer, up to 5."""
+        time.sleep(min(seconds or self._pause_s, at_most_s))
+        self._pause_s = min(self._pause_s + 1, LONGEST_PAUSE_S)
+
+    def _failure(self, problem, *error):
+        """A Failure that ends with the server's last response."""
+        body = self.last.body[:500].decode(errors="replace")
+        return Failure(f"{self._url} {problem} (HTTP {self.last.status}: {body})", *error)
+
+    def _write_output(self, view):
+        if type(view.get("reward")) not in (int, float):
+            raise self._failure(f"completed session {self._session} without a reward")
+        excluded = ("reward", "agent_exit_status", "client_session_id", "error")
+        metadata = {name: value for name, value in view.items() if name not in excluded}
+        metadata["exit_status"] = view.get("agent_exit_status")
+        path = self._environment["RELAX_OUTPUT_JSON"]
+        try:
+            write_whole(path, json.dumps({"reward": view["reward"], "metadata": metadata}).encode())
+        except OSError as error:
+            raise Failure(f"RELAX_OUTPUT_JSON={path} cannot be written: {error}", "client", "no_output") from None
 
 
 def request_body(environment):
-    """Body of POST /sessions. Raises Ended."""
+    """Body of POST /sessions. Raises Failure."""
     path = environment.get("RELAX_INPUT_JSON", "")
     try:
         with open(path, "rb") as file:
-            given = json.loads(file.read() or b"{}")
-        metadata = given.get("metadata") or {}
-        named = {name: metadata[name] for name in ("run_id", "task_id") if metadata.get(name)}
+            metadata = json.loads(file.read() or b"{}").get("metadata") or {}
+        fields = {name: metadata[name] for name in ("run_id", "task_id") if metadata.get(name)}
     except FileNotFoundError:
-        metadata, named = {}, {}
-    except (OSError, ValueError, AttributeError) as unusable:
-        raise Ended(
-            FAILED, f"RELAX_INPUT_JSON={path} must be a JSON object whose metadata is one too: {unusable}"
-        ) from None
+        metadata = fields = {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise Failure(f"RELAX_INPUT_JSON={path} must be a JSON object, metadata too: {error}", *INVALID) from None
     session_id = environment["RELAX_SESSION_ID"]
     return {
         "session_id": session_id, "group_id": environment["RELAX_GROUP_ID"], "mode": environment["RELAX_ROLLOUT_MODE"],
-        "base_url": environment["RELAX_BASE_URL"], "api_key": session_id, "metadata": metadata, **named,
+        "base_url": environment["RELAX_BASE_URL"], "api_key": session_id, "metadata": metadata, **fields,
     }  # fmt: skip
 
 
-def keep_trace(environment, message, answer):
-    """The failure and the last answer, in a file of the session's name under AGENT_CLIENT_TRACE_DIR, where that is set."""
-    if not (folder := environment.get("AGENT_CLIENT_TRACE_DIR")):
-        return
-    name = "".join(
-        c if c.isascii() and c.isalnum() or c in "._-" else "_" for c in environment.get("RELAX_SESSION_ID", "")
-    )
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, f"{name}.log"), "wb") as file:
-            file.write(f"{message}\n".encode(errors="replace") + answer.body)
-    except OSError as refused:
-        print(f"agent_client: AGENT_CLIENT_TRACE_DIR={folder} cannot be written: {refused}", file=sys.stderr)
+def write_whole(path, data):
+    """Write through a temporary file and a rename. Raises OSError."""
+    with open(f"{path}.part", "wb") as part:
+        part.write(data)
+    os.replace(f"{path}.part", path)
+
+
+def report(environment, failure, client):
+    """Write error.json and the trace, then the message to stderr; returns the exit code. Raises nothing."""
+    files = {"RELAX_SESSION_IO_DIR": ("error.json", json.dumps(failure.error).encode())}
+    if failure.exit_code != CANCELLED:
+        name = re.sub("[^A-Za-z0-9._-]", "_", environment.get("RELAX_SESSION_ID", ""))
+        trace = f"{failure}\n".encode(errors="replace") + (client.last.body if client else b"")
+        files["AGENT_CLIENT_TRACE_DIR"] = (f"{name}.log", trace)
+    for variable, (name, data) in files.items():
+        try:
+            if folder := environment.get(variable):
+                if variable == "AGENT_CLIENT_TRACE_DIR":
+                    os.makedirs(folder, exist_ok=True)
+                write_whole(os.path.join(folder, name), data)
+        except OSError as error:
+            print(f"agent_client: {variable}={folder} cannot be written: {error}", file=sys.stderr)
+    print(f"agent_client: {' '.join(str(failure).split())}", file=sys.stderr)
+    return failure.exit_code
+
+
+def on_signal(handler):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def main(environment):
-    """Returns the exit code."""
+    """Run the session; returns the exit code."""
     client = None
 
-    def discard(_number, _frame):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise Discarded
+    def interrupt(_number, _frame):
+        on_signal(signal.SIG_IGN)  # only the first one counts
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, discard)
-    signal.signal(signal.SIGINT, discard)
+    on_signal(interrupt)
     try:
         try:
             client = Client(environment)
             client.run()
             return COMPLETED
-        except Ended as end:
-            print(f"agent_client: {end}", file=sys.stderr)
-            if end.exit_code != CANCELLED:
-                keep_trace(environment, str(end), client.last if client else Answer(0))
-            return end.exit_code
-    except Discarded:
+        except Failure as failure:
+            return report(environment, failure, client)
+        except Exception as defect:
+            sys.excepthook(*sys.exc_info())
+            return report(environment, Failure(repr(defect), "client", "internal"), client)
+    except KeyboardInterrupt:
         if client:
             client.discard()
-        print("agent_client: cancelled", file=sys.stderr)
-        return CANCELLED
+        return report(environment, Failure("cancelled", "cancel", "cancelled", CANCELLED), client)
 
 
 if __name__ == "__main__":
-    os._exit(main(os.environ))  # nothing is open any more: skips 2 ms of tidying up
+    os._exit(main(os.environ))  # skips 2 ms of interpreter shutdown

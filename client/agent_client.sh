@@ -1,8 +1,13 @@
 #!/bin/sh
-# The process a trainer launches for a session: becomes agent_client.py, which says what it reads and does.
-# Invariant: stays one process. The system's own python3 comes first: the first on the PATH may be a shim that costs 100 ms a start.
+# The process that a trainer launches for each session: becomes agent_client.py under the first usable Python.
+# Invariant: stays one process. The system's python3 is tried before the one on the PATH, which may be a shim that costs 100 ms.
 for python in ${AGENT_CLIENT_PYTHON:-} /usr/bin/python3 python3; do
     command -v "$python" >/dev/null && exec "$python" -I -S "${0%.sh}.py"
 done
-echo "agent_client: there is no python3, neither in /usr/bin nor on the PATH; install it or set AGENT_CLIENT_PYTHON" >&2
+message="python3 is neither in /usr/bin nor on the PATH; install it or set AGENT_CLIENT_PYTHON"
+if [ -n "${RELAX_SESSION_IO_DIR:-}" ]; then
+    printf '{"boundary": "config", "code": "setup_incomplete", "message": "%s"}' "$message" \
+        >"$RELAX_SESSION_IO_DIR/error.json.part" && mv "$RELAX_SESSION_IO_DIR/error.json.part" "$RELAX_SESSION_IO_DIR/error.json"
+fi
+echo "agent_client: $message" >&2
 exit 1

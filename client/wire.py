@@ -1,7 +1,16 @@
-"""The contract's requests, results and states, as both sides read them.
+"""Requests, results, states and files of the contract between trainer and agent server.
 
 Invariant: fields are added, never renamed or removed; units stand in the names. A `reward` is present if and only if
 `status` is `completed`.
+
+Files of a client process. Each is written through a temporary file and a rename, so it is whole or absent.
+- RELAX_OUTPUT_JSON, on exit code 0: `{"reward": number, "metadata": {"exit_status", "submission", "n_calls", ...}}`.
+- `error.json` (ERROR_FILE) in RELAX_SESSION_IO_DIR, on every other exit code:
+  `{"boundary": str, "code": str, "message": str}`, optionally `"field": str`. It is the agent server's `error` object
+  if the server failed the session or refused the request, else the client's own, with the boundaries and codes of
+  client/errors.py: server/server_unreachable for exit code 75, cancel/cancelled for 143, config/config_invalid for a
+  missing or wrong variable. Without RELAX_SESSION_IO_DIR it is not written. A client killed by a signal leaves none,
+  and so may another client: the exit code alone decides how the session ended.
 """
 
 from enum import StrEnum
@@ -16,7 +25,7 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Status(StrEnum):
-    """A session's life: queued -> running -> grading -> completed, or failed or cancelled from any of the first three."""
+    """States of a session: queued, running, grading, completed; from the first three also failed or cancelled."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -32,14 +41,15 @@ class Status(StrEnum):
 
 EXIT_CODES = {Status.COMPLETED: 0, Status.FAILED: 1, Status.CANCELLED: 143}
 EXIT_UNREACHABLE = 75
+ERROR_FILE = "error.json"
 
 
 class SessionRequest(BaseModel):
     """Body of `POST /sessions`. Unknown fields are ignored, so that newer clients work with older servers.
 
-    `session_id` is the client's own name for the session: the same one again answers the same server session.
-    `base_url` is where the agent's model calls go (`/v1/chat/completions` is appended), with `api_key` as bearer token.
-    `run_id` is the trainer's name space: sessions, groups and epochs of different runs know nothing of each other.
+    `session_id` is the client's own name for the session: the same one again gives the same server session.
+    `base_url` gets the agent's model calls (`/v1/chat/completions` is appended), with `api_key` as bearer token.
+    `run_id` is the trainer's name space: sessions, groups and epochs of different runs are independent.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -47,9 +57,8 @@ class SessionRequest(BaseModel):
     session_id: Name
     group_id: Name
     mode: Mode
-    base_url: Annotated[
-        str, Field(pattern=r"^https?://[!-~]+$")
-    ]  # ASCII: what counts as space beyond it differs from reader to reader
+    # ASCII only: libraries differ in what counts as a space beyond it.
+    base_url: Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
     api_key: Annotated[str, Field(min_length=1, max_length=4096)]
     task_id: Name | None = None
     run_id: Annotated[str, Field(max_length=256)] = ""
@@ -67,14 +76,14 @@ class SessionRequest(BaseModel):
         except ValidationError as invalid:
             first = invalid.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            got = "it is missing" if first["type"] == "missing" else f"got {first['input']!r:.80}"
-            raise InvalidRequest(f"field '{field}': {first['msg']}; {got}", field=field) from None
+            value = "it is missing" if first["type"] == "missing" else f"got {first['input']!r:.80}"
+            raise InvalidRequest(f"field '{field}': {first['msg']}; {value}", field=field) from None
 
 
 class SessionView(BaseModel):
-    """Answer of `GET /sessions/ID`; the last fields are set only when `status` is `completed`.
+    """Response to `GET /sessions/ID`. `reward`, `submission` and the like are set only if `status` is `completed`.
 
-    `agent_exit_status` is the agent's own word for its ending (Submitted, LimitsExceeded, TimeExceeded, ...).
+    `agent_exit_status` is the agent's own exit status (Submitted, LimitsExceeded, TimeExceeded, ...).
     `error` has `boundary`, `code` and `message` when `status` is `failed` or `cancelled`.
     """
 

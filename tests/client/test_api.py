@@ -1,4 +1,4 @@
-"""AgentServerClient against servers that are slow, busy, away, or know no `?wait`."""
+"""AgentServerClient at servers that are slow, busy, away, or without long polls."""
 
 import pytest
 
@@ -6,37 +6,35 @@ from client.api import AgentServerClient
 from client.errors import NotFound, ServerBusy, ServerError, ServerUnreachable
 from client.wire import SessionRequest
 from tests.agent_server.conftest import free_port
-from tests.client.test_agent_client import CREATED, CUT, held, staged
+from tests.client.scripted_server import COMPLETED, CREATED, CUT, RUNNING, held, scripted_server
 
 REQUEST = SessionRequest(
     session_id="s", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k", run_id="run 7"
 )
-RUNNING = (200, {"session_id": "x", "client_session_id": "s", "status": "running"}, {})
-DONE = (200, RUNNING[1] | {"status": "completed", "reward": 0.5}, {})
 
 
-def test_one_held_get_is_the_whole_wait():
+def test_one_long_poll_is_the_whole_wait():
     calls: list[str] = []
     bodies: list[dict] = []
-    with staged([CREATED, held(DONE, 1.5)], calls, bodies=bodies) as url:
+    with scripted_server([CREATED, held(COMPLETED, 1.5)], calls, bodies=bodies) as url:
         client = AgentServerClient(url)
         assert client.wait(client.create(REQUEST), timeout_s=7200).reward == 0.5
     assert calls == ["POST /sessions", "GET /sessions/x?wait=3600"] and bodies[0]["run_id"] == "run 7"
 
 
-def test_a_server_without_wait_is_polled_calmly():
+def test_a_server_without_long_polls_is_polled_calmly():
     calls: list[str] = []
-    with staged([RUNNING, RUNNING, DONE], calls) as url:
+    with scripted_server([RUNNING, RUNNING, COMPLETED], calls) as url:
         assert AgentServerClient(url).wait("x", timeout_s=60).reward == 0.5
-    with staged([RUNNING], calls := []) as url, pytest.raises(TimeoutError, match="cancel it or wait longer"):
+    with scripted_server([RUNNING], calls := []) as url, pytest.raises(TimeoutError, match="cancel it or wait longer"):
         AgentServerClient(url).wait("x", timeout_s=1.5)
     assert len(calls) <= 3
 
 
-def test_a_busy_server_is_no_outage_but_not_waited_for_without_end():
-    with staged([(429, {}, {"Retry-After": "2"}), CUT, (503, {}, {"Retry-After": "x"}), CREATED], []) as url:
+def test_a_busy_server_is_no_outage_yet_has_a_limit():
+    with scripted_server([(429, {}, {"Retry-After": "2"}), CUT, (503, {}, {"Retry-After": "x"}), CREATED], []) as url:
         assert AgentServerClient(url, outage_s=10).create(REQUEST) == "x"
-    with staged([(429, {}, {"Retry-After": "2"})], []) as url, pytest.raises(ServerBusy, match="busy for 1 s"):
+    with scripted_server([(429, {}, {"Retry-After": "2"})], []) as url, pytest.raises(ServerBusy, match="busy for 1 s"):
         AgentServerClient(url, outage_s=0, busy_s=1).create(REQUEST)
 
 
@@ -45,8 +43,8 @@ def test_an_outage_ends():
         AgentServerClient(f"http://127.0.0.1:{free_port()}", outage_s=1).create(REQUEST)
 
 
-def test_what_is_no_answer_of_an_agent_server():
-    with staged([(200, "<html>", {}), (404, {"error": {"message": "gone"}}, {})], []) as url:
+def test_responses_that_are_not_an_agent_servers():
+    with scripted_server([(200, "<html>", {}), (404, {"error": {"message": "gone"}}, {})], []) as url:
         with pytest.raises(ServerError, match="is this an agent server"):
             AgentServerClient(url).get("x")
         with pytest.raises(NotFound, match="gone"):
