@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# check.sh [--session] [--gateway URL]: can this node run the agent server? A line a check: `ok | warn | FAIL   name   found   remedy`.
+# check.sh [--session] [--gateway URL]: checks whether this node can run the agent server. Prints one line per check:
+# `ok | warn | FAIL   name   what was found   remedy`.
 #   --session       also run one scripted session of the demo rows, end to end, on an agent server of its own
-#   --gateway URL   also compare clocks with the trainer's gateway there (AGENT_SERVER_URL, if set, is compared always)
-# Its settings are the environment variables of scripts/serve_agents.sh, with the same defaults.
-# Invariants: nothing on the machine is changed; what cannot be tried is a warning that names what to do first, so one fault FAILs one
-# line. Exit codes: 0 nothing FAILs, 1 something does, 2 wrong arguments. Needs bash, coreutils, awk and grep; the rest needs the .venv.
+#   --gateway URL   also compare clocks with the trainer's gateway (with AGENT_SERVER_URL, if set, always)
+# Settings are the environment variables of scripts/serve_agents.sh, with the same defaults.
+# Invariants: nothing on the machine is changed. A check that cannot run is a warning that names its precondition, so
+# one fault FAILs one line. Exit codes: 0 no FAIL, 1 at least one FAIL, 2 wrong arguments. Needs bash, coreutils, awk
+# and grep; the rest needs .venv.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root" || exit 1 # relative paths count from here, as for serve_agents.sh
+cd "$root" || exit 1 # relative paths start here, as in serve_agents.sh
 cache=${SWE_RL_CACHE:-$root/.cache}
 case $cache in /*) ;; *) cache=$root/$cache ;; esac
 
@@ -15,8 +17,11 @@ arguments=("$@")
 while [ $# -gt 0 ]; do
   case $1 in
     --session) shift ;;
-    --gateway) [ $# -ge 2 ] || { echo "check.sh: --gateway needs a URL, such as http://trainer:8000" >&2; exit 2; }; shift 2 ;;
-    -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --gateway)
+      [ $# -ge 2 ] || { echo "check.sh: --gateway needs a URL, such as http://trainer:8000" >&2; exit 2; }
+      shift 2
+      ;;
+    -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "check.sh takes --session and --gateway URL, not '$1'" >&2; exit 2 ;;
   esac
 done
@@ -28,17 +33,17 @@ export AGENT_SERVER_WORK_DIR=${AGENT_SERVER_WORK_DIR:-$cache/agent_server}
 export PYTHONDONTWRITEBYTECODE=1
 failed=0
 
-# line STATUS NAME FOUND [REMEDY]
-line() {
+# report STATUS NAME FOUND [REMEDY]: prints a line of the table and remembers a FAIL.
+report() {
   printf '%-5s %-11s %s%s\n' "$1" "$2" "$(printf %s "$3" | tr '\n' ' ')" "${4:+   remedy: $4}"
   [ "$1" != FAIL ] || failed=1
 }
-# number NAME DEFAULT: the value of a setting; one that is no number is told by the line `settings`.
-number() { [[ ${!1:-} =~ ^[0-9]+$ ]] && echo "${!1}" || echo "$2"; }
-sessions=$(($(number AGENT_SERVER_TRAIN_CONCURRENCY 16) + $(number AGENT_SERVER_EVAL_CONCURRENCY 16)))
-sandbox_mib=$(number AGENT_SERVER_SANDBOX_MEMORY_MIB 4096)
+# integer_setting NAME DEFAULT: the value of a setting. The line `settings` reports one that is no integer.
+integer_setting() { [[ ${!1:-} =~ ^[0-9]+$ ]] && echo "${!1}" || echo "$2"; }
+sessions=$(($(integer_setting AGENT_SERVER_TRAIN_CONCURRENCY 16) + $(integer_setting AGENT_SERVER_EVAL_CONCURRENCY 16)))
+sandbox_mib=$(integer_setting AGENT_SERVER_SANDBOX_MEMORY_MIB 4096)
 read_file() { cat "$1" 2>/dev/null; }
-is_there() { command -v "$1" >/dev/null 2>&1; }
+is_installed() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
 check_system() {
@@ -46,146 +51,183 @@ check_system() {
   kernel=$(uname -r) && IFS=.- read -r major minor _ <<<"$kernel"
   [ ! -r /etc/os-release ] || name=$(. /etc/os-release && echo "${PRETTY_NAME:-?}:${ID:-}:${VERSION_ID:-}")
   case $(uname -s):$name in
-    Linux:*:debian:1[2-9] | Linux:*:debian:) line ok system "${name%%:*}, $(uname -m)" ;;
-    Linux:*) line warn system "${name%%:*}, $(uname -m)" "nothing, if the lines below are ok; the set-up scripts know Debian 12 and 13" ;;
-    *) line FAIL system "$(uname -s)" "use a Linux machine: sandboxes are Linux namespaces" ;;
+    Linux:*:debian:1[2-9] | Linux:*:debian:) report ok system "${name%%:*}, $(uname -m)" ;;
+    Linux:*) report warn system "${name%%:*}, $(uname -m)" "nothing if the lines below are ok; set-up knows Debian 12, 13" ;;
+    *) report FAIL system "$(uname -s)" "use a Linux machine: sandboxes are Linux namespaces" ;;
   esac
-  # 5.3: pidfd_open, by which a worker enters a sandbox's namespaces. 5.11: overlays that need no root.
+  # 5.3 has pidfd_open, by which a worker enters a sandbox's namespaces. 5.11 has overlays without root.
   if ((major * 1000 + minor < 5003)); then
-    line FAIL kernel "$kernel" "a kernel of 5.3 or later: workers look into sandboxes by pidfd"
+    report FAIL kernel "$kernel" "install kernel 5.3 or later: workers enter sandboxes by pidfd"
   elif ((major * 1000 + minor < 5011)) && ! is_root; then
-    line warn kernel "$kernel" "a kernel of 5.11 or later, or fuse-overlayfs (bash setup/tools.sh): before it only root can mount overlays"
+    report warn kernel "$kernel" \
+      "install kernel 5.11 or later, or fuse-overlayfs (bash setup/tools.sh): before 5.11 only root mounts overlays"
   else
-    line ok kernel "$kernel"
+    report ok kernel "$kernel"
   fi
 }
 
-starter_suid() { find /usr/lib*/ /usr/libexec /usr/local/libexec -path '*apptainer/bin/starter-suid' -perm -4000 2>/dev/null | head -n 1; }
+starter_suid() {
+  find /usr/lib*/ /usr/libexec /usr/local/libexec -path '*apptainer/bin/starter-suid' -perm -4000 2>/dev/null |
+    head -n 1
+}
 
 check_namespaces() {
-  # Propagation unchanged: a chroot's root is no mount point.
-  local what suid new="--mount --propagation unchanged --pid --net --ipc --fork"
+  # Propagation unchanged, because a chroot's root is no mount point.
+  local output suid options="--mount --propagation unchanged --pid --net --ipc --fork"
   suid=$(starter_suid)
   if is_root; then
-    what=$(unshare $new true 2>&1) && line ok namespaces "root can make mount, PID and network namespaces" && return
-    line FAIL namespaces "root cannot make namespaces: $what" "in a container, start it privileged (or with SYS_ADMIN and unconfined seccomp and AppArmor)"
+    output=$(unshare $options true 2>&1) &&
+      report ok namespaces "root can make mount, PID and network namespaces" && return
+    report FAIL namespaces "root cannot make namespaces: $output" \
+      "in a container, start it privileged (or with SYS_ADMIN and unconfined seccomp and AppArmor)"
   elif [ -n "$suid" ]; then
-    line ok namespaces "setuid starter $suid"
-  elif what=$(unshare --user --map-root-user $new true 2>&1); then
-    line ok namespaces "unprivileged user namespaces"
+    report ok namespaces "setuid starter $suid"
+  elif output=$(unshare --user --map-root-user $options true 2>&1); then
+    report ok namespaces "unprivileged user namespaces"
   else
-    line FAIL namespaces "no setuid starter, and user namespaces are refused: $what" \
-      "as root: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0 (those that exist), or install apptainer-suid"
+    report FAIL namespaces "no setuid starter, and user namespaces are refused: $output" \
+      "as root: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 \
+kernel.apparmor_restrict_unprivileged_userns=0 (those that exist), or install apptainer-suid"
   fi
 }
 
 check_apptainer() {
   local version major minor
-  local remedy="bash setup/apptainer.sh as root (Debian 12, 13), or https://apptainer.org/docs/admin/main/installation.html"
-  is_there apptainer || { line FAIL apptainer "not on the PATH" "$remedy"; return; }
-  version=$(timeout 20 apptainer --version 2>&1) || { line FAIL apptainer "$(command -v apptainer) does not run: $version" "$remedy"; return; }
+  local remedy="bash setup/apptainer.sh as root (Debian 12, 13), \
+or https://apptainer.org/docs/admin/main/installation.html"
+  is_installed apptainer || { report FAIL apptainer "not on the PATH" "$remedy"; return; }
+  version=$(timeout 20 apptainer --version 2>&1) ||
+    { report FAIL apptainer "$(command -v apptainer) does not run: $version" "$remedy"; return; }
   version=${version##* } && IFS=. read -r major minor _ <<<"$version"
   if ! [[ $major =~ ^[0-9]+$ && ${minor:=0} =~ ^[0-9]+$ ]] || ((major * 1000 + minor < 1002)); then
-    line FAIL apptainer "$version at $(command -v apptainer)" "1.2 or later: $remedy"
+    report FAIL apptainer "$version at $(command -v apptainer)" "install 1.2 or later: $remedy"
   else
-    line ok apptainer "$version at $(command -v apptainer)"
+    report ok apptainer "$version at $(command -v apptainer)"
   fi
 }
 
 check_squashfs() {
-  local by_kernel="" by_fuse=""
-  # The kernel's is for root and setuid starters; in a user namespace there is squashfuse alone.
+  local by_kernel="" by_fuse="" fuse_fault="squashfuse is missing"
+  # The kernel mounts for root and for setuid starters; in a user namespace only squashfuse can.
   if is_root || [ -n "$(starter_suid)" ]; then
-    if grep -qw squashfs /proc/filesystems || modprobe -n squashfs 2>/dev/null; then by_kernel="mounted by the kernel"; fi
+    grep -qw squashfs /proc/filesystems || modprobe -n squashfs 2>/dev/null && by_kernel="mounted by the kernel"
   fi
-  if is_there squashfuse || is_there squashfuse_ll; then [ ! -w /dev/fuse ] || by_fuse="mounted by squashfuse"; fi
+  if is_installed squashfuse || is_installed squashfuse_ll; then
+    [ ! -w /dev/fuse ] || by_fuse="mounted by squashfuse"
+    fuse_fault="/dev/fuse cannot be opened by this user"
+  fi
   if [ -n "$by_kernel$by_fuse" ]; then
-    line ok squashfs "$by_kernel${by_kernel:+${by_fuse:+, or }}$by_fuse"
+    report ok squashfs "$by_kernel${by_kernel:+${by_fuse:+, or }}$by_fuse"
   else
-    line FAIL squashfs "no way to mount it: $(is_there squashfuse && echo "/dev/fuse cannot be opened by this user" || echo "squashfuse is missing"), and the kernel's is missing or needs root" \
-      "as root: bash setup/tools.sh, chmod 666 /dev/fuse, modprobe squashfs (a container: --device /dev/fuse); or unpack the images to folders"
+    report FAIL squashfs "cannot be mounted: $fuse_fault, and the kernel's module is missing or needs root" \
+      "as root: bash setup/tools.sh, chmod 666 /dev/fuse, modprobe squashfs (a container: --device /dev/fuse); \
+or unpack the images to folders"
   fi
 }
 
-# check_disk NAME FOLDER FAIL_MIB WARN_MIB REMEDY: free in the folder, or where it would be made; it is written to if FAIL_MIB > 0.
+# check_disk NAME FOLDER FAIL_MIB WARN_MIB REMEDY: free space of the folder, or of the nearest parent that exists. The
+# folder must be writable if FAIL_MIB > 0.
 check_disk() {
-  local at=$2 free kind
-  while [ ! -e "$at" ]; do at=$(dirname "$at"); done
-  free=$(df -Pm "$at" 2>/dev/null | awk 'NR == 2 { print $4 }')
-  kind=$(stat -f -c %T "$at" 2>/dev/null)
+  local existing=$2 free kind
+  while [ ! -e "$existing" ]; do existing=$(dirname "$existing"); done
+  free=$(df -Pm "$existing" 2>/dev/null | awk 'NR == 2 { print $4 }')
+  kind=$(stat -f -c %T "$existing" 2>/dev/null)
   local found="${free:-?} MiB free in $2"
-  if [ "$3" -gt 0 ] && { [ ! -d "$at" ] || [ ! -w "$at" ]; }; then
-    line FAIL "$1" "$at cannot be written" "$5"
+  if [ "$3" -gt 0 ] && { [ ! -d "$existing" ] || [ ! -w "$existing" ]; }; then
+    report FAIL "$1" "$existing is not writable" "$5"
   elif [ -z "$free" ]; then
-    line warn "$1" "the free space of $2 cannot be read" "look with df $at"
+    report warn "$1" "the free space of $2 cannot be read" "check it with df $existing"
   elif [ "$free" -lt "$3" ]; then
-    line FAIL "$1" "$found, at least $3 are needed" "free some space, or $5"
+    report FAIL "$1" "$found, at least $3 are needed" "free some space, or $5"
   elif [ "$1" = work_dir ] && [[ $kind =~ ^(nfs|smb|cifs|lustre|ceph|gpfs|afs|fuse) ]]; then
-    line warn "$1" "$found, a file system of kind $kind" "set AGENT_SERVER_WORK_DIR to a local disk: SQLite's log needs shared memory and locks that such file systems may lack"
+    report warn "$1" "$found, a file system of kind $kind" \
+      "set AGENT_SERVER_WORK_DIR to a local disk: SQLite's log needs shared memory and locks that others may lack"
   elif [ "$free" -lt "$4" ]; then
-    line warn "$1" "$found" "free some space, or $5"
+    report warn "$1" "$found" "free some space, or $5"
   else
-    line ok "$1" "$found"
+    report ok "$1" "$found"
   fi
 }
 
 check_disks() {
-  local here="set AGENT_SERVER_WORK_DIR to a folder on a larger, writable disk"
-  check_disk work_dir "$AGENT_SERVER_WORK_DIR" 512 5120 "$here"
-  [ -z "${R2E_SIF_DIR:-}" ] || check_disk image_dir "$R2E_SIF_DIR" 0 1024 "set R2E_SIF_DIR to a folder on a larger disk before you fetch more images"
+  check_disk work_dir "$AGENT_SERVER_WORK_DIR" 512 5120 \
+    "set AGENT_SERVER_WORK_DIR to a folder on a larger, writable disk"
+  [ -z "${R2E_SIF_DIR:-}" ] || check_disk image_dir "$R2E_SIF_DIR" 0 1024 \
+    "set R2E_SIF_DIR to a folder on a larger disk before you fetch more images"
   check_disk tmp "${TMPDIR:-/tmp}" 64 512 "set TMPDIR to a folder on a larger, writable disk"
 }
 
-check_memory() {
-  local available swap limit used free
+check_shared_memory() {
+  local free
   if [ ! -d /dev/shm ]; then
-    line warn shm "there is no /dev/shm" "mount -t tmpfs tmpfs /dev/shm: gunicorn's heartbeat then stays off the disk"
-  else
-    free=$(df -Pm /dev/shm | awk 'NR == 2 { print $4 }')
-    if [ ! -w /dev/shm ] || [ "${free:-0}" -lt 1 ]; then
-      line FAIL shm "/dev/shm is full or cannot be written (${free:-?} MiB free)" "empty it or mount -o remount,rw,size=50% /dev/shm: gunicorn keeps its heartbeat there"
-    elif [ "$free" -lt 64 ]; then
-      line warn shm "$free MiB free in /dev/shm" "mount -o remount,size=50% /dev/shm (a container: --shm-size=1g): tests of rows may need it"
-    else
-      line ok shm "$free MiB free in /dev/shm"
-    fi
+    report warn shm "/dev/shm does not exist" \
+      "mount -t tmpfs tmpfs /dev/shm: gunicorn's heartbeat then stays off the disk"
+    return
   fi
-  available=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo)
-  swap=$(awk '$1 == "SwapFree:" { print int($2 / 1024) }' /proc/meminfo)
-  limit=$(read_file /sys/fs/cgroup/memory.max) used=$(read_file /sys/fs/cgroup/memory.current)
-  if [[ $limit =~ ^[0-9]+$ && $used =~ ^[0-9]+$ ]] && (((limit - used) / 1048576 < available)); then available=$(((limit - used) / 1048576)); fi
-  local found="$available MiB available, $swap MiB swap free" all=$((sessions * sandbox_mib))
-  if [ "$available" -lt $((sandbox_mib + 512)) ]; then
-    line FAIL memory "$found: less than one sandbox may use ($sandbox_mib MiB) and the server" "more memory, or a lower AGENT_SERVER_SANDBOX_MEMORY_MIB (and ..._DISK_MIB below it)"
-  elif [ "$available" -lt "$all" ]; then
-    line warn memory "$found; $sessions sandboxes at their limit of $sandbox_mib MiB use $all" "nothing, if sessions use less; else lower AGENT_SERVER_TRAIN_CONCURRENCY, ..._EVAL_CONCURRENCY or ..._SANDBOX_MEMORY_MIB"
+  free=$(df -Pm /dev/shm | awk 'NR == 2 { print $4 }')
+  if [ ! -w /dev/shm ] || [ "${free:-0}" -lt 1 ]; then
+    report FAIL shm "/dev/shm is full or not writable (${free:-?} MiB free)" \
+      "empty it or mount -o remount,rw,size=50% /dev/shm: gunicorn keeps its heartbeat there"
+  elif [ "$free" -lt 64 ]; then
+    report warn shm "$free MiB free in /dev/shm" \
+      "mount -o remount,size=50% /dev/shm (a container: --shm-size=1g): tests of rows may need it"
   else
-    line ok memory "$found"
+    report ok shm "$free MiB free in /dev/shm"
   fi
 }
 
-check_limits() {
-  local files processes all=$((1200 + sessions * $(number AGENT_SERVER_SANDBOX_PROCESSES 512))) least=$((1200 + sessions * 8)) value
-  # gunicorn.conf.py: 1200 threads, each holding an answer, and 2400 connections.
-  files=$(ulimit -n)
-  if [ "$files" = unlimited ] || [ "$files" -ge 3600 ]; then
-    line ok files "$files open files"
-  elif [ "$files" -lt 512 ]; then
-    line FAIL files "$files open files" "ulimit -n 65536 before the server's start (systemd: LimitNOFILE=65536; hard limit here: $(ulimit -Hn))"
-  else
-    line warn files "$files open files; 1200 threads and 2400 connections need 3600" "ulimit -n 65536 before the server's start (systemd: LimitNOFILE=65536; hard limit here: $(ulimit -Hn))"
+check_memory() {
+  local available swap limit used needed=$((sessions * sandbox_mib)) found
+  available=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo)
+  swap=$(awk '$1 == "SwapFree:" { print int($2 / 1024) }' /proc/meminfo)
+  limit=$(read_file /sys/fs/cgroup/memory.max) used=$(read_file /sys/fs/cgroup/memory.current)
+  if [[ $limit =~ ^[0-9]+$ && $used =~ ^[0-9]+$ ]] && (((limit - used) / 1048576 < available)); then
+    available=$(((limit - used) / 1048576))
   fi
-  processes=$(ulimit -u)
-  for value in "$(read_file /proc/sys/kernel/pid_max)" "$(read_file /proc/sys/kernel/threads-max)" "$(read_file /sys/fs/cgroup/pids.max)"; do
-    if [[ $value =~ ^[0-9]+$ ]] && { [ "$processes" = unlimited ] || [ "$value" -lt "$processes" ]; }; then processes=$value; fi
-  done
-  local remedy="raise the lowest of ulimit -u, kernel.pid_max, kernel.threads-max and the cgroup's pids.max to $all, or lower AGENT_SERVER_SANDBOX_PROCESSES"
-  if [ "$processes" = unlimited ] || [ "$processes" -ge "$all" ]; then
-    line ok processes "$processes processes and threads"
-  elif [ "$processes" -lt "$least" ]; then
-    line FAIL processes "$processes processes and threads; the server has 1200 threads, and $sessions sandboxes at least 8 processes each" "$remedy"
+  found="$available MiB available, $swap MiB swap free"
+  if [ "$available" -lt $((sandbox_mib + 512)) ]; then
+    report FAIL memory "$found: too little for the server and one sandbox at its limit ($sandbox_mib MiB)" \
+      "add memory, or lower AGENT_SERVER_SANDBOX_MEMORY_MIB (and ..._DISK_MIB below it)"
+  elif [ "$available" -lt "$needed" ]; then
+    report warn memory "$found; $sessions sandboxes at their limit of $sandbox_mib MiB use $needed" \
+      "nothing, if sessions use less; otherwise lower AGENT_SERVER_TRAIN_CONCURRENCY, ..._EVAL_CONCURRENCY \
+or ..._SANDBOX_MEMORY_MIB"
   else
-    line warn processes "$processes processes and threads; all sandboxes at their limit use $all" "$remedy"
+    report ok memory "$found"
+  fi
+}
+
+check_open_files() {
+  # gunicorn.conf.py: 1200 threads, each holding a response, and 2400 connections.
+  local files remedy
+  files=$(ulimit -n)
+  remedy="ulimit -n 65536 before the server's start (systemd: LimitNOFILE=65536; hard limit here: $(ulimit -Hn))"
+  if [ "$files" = unlimited ] || [ "$files" -ge 3600 ]; then
+    report ok files "$files open files"
+  elif [ "$files" -lt 512 ]; then
+    report FAIL files "$files open files, at least 512 are needed" "$remedy"
+  else
+    report warn files "$files open files; 1200 threads and 2400 connections need 3600" "$remedy"
+  fi
+}
+
+check_processes() {
+  local limit value needed least=$((1200 + sessions * 8))
+  needed=$((1200 + sessions * $(integer_setting AGENT_SERVER_SANDBOX_PROCESSES 512)))
+  limit=$(ulimit -u)
+  for value in "$(read_file /proc/sys/kernel/pid_max)" "$(read_file /proc/sys/kernel/threads-max)" \
+    "$(read_file /sys/fs/cgroup/pids.max)"; do
+    if [[ $value =~ ^[0-9]+$ ]] && { [ "$limit" = unlimited ] || [ "$value" -lt "$limit" ]; }; then limit=$value; fi
+  done
+  local remedy="raise the lowest of ulimit -u, kernel.pid_max, kernel.threads-max and the cgroup's pids.max \
+to $needed, or lower AGENT_SERVER_SANDBOX_PROCESSES"
+  if [ "$limit" = unlimited ] || [ "$limit" -ge "$needed" ]; then
+    report ok processes "$limit processes and threads"
+  elif [ "$limit" -lt "$least" ]; then
+    report FAIL processes "$limit processes and threads; the server's 1200 threads and 8 processes in each of \
+$sessions sandboxes need $least" "$remedy"
+  else
+    report warn processes "$limit processes and threads; all sandboxes at their limit use $needed" "$remedy"
   fi
 }
 
@@ -195,35 +237,41 @@ check_proxies() {
     [ -z "${!name:-}" ] || set+=" $name"
   done
   if [ -z "$set" ]; then
-    line ok proxies "none set"
+    report ok proxies "none set"
   elif [[ ${except// /} =~ ,(\*|localhost|127\.0\.0\.1|127\.0\.0\.0/8), ]]; then
-    line ok proxies "set:$set, not for loopback"
+    report ok proxies "set:$set, not for loopback"
   else
-    line warn proxies "set:$set, for loopback too" "export NO_PROXY=127.0.0.1,localhost (and the trainer's host): model calls of sessions would go through the proxy"
+    report warn proxies "set:$set, for loopback too" "export NO_PROXY=127.0.0.1,localhost (and the trainer's host): \
+model calls of sessions would go through the proxy"
   fi
 }
 
-# Returns 1 where the checks in Python cannot run.
+# Returns 1 if the checks in Python cannot run.
 check_packages() {
-  local python=$root/.venv/bin/python missing folder remedy="bash setup/setup.sh agents"
+  local python=$root/.venv/bin/python missing folder fault remedy="bash setup/setup.sh agents"
   if ! [ -x "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    line FAIL venv "$([ -e "$root/.venv" ] && echo "this user can run no Python 3.11 or later" || echo "there is nothing") in $root/.venv" "$remedy"
+    fault="$root/.venv does not exist"
+    [ ! -e "$root/.venv" ] || fault="$root/.venv has no Python 3.11 or later that this user can run"
+    report FAIL venv "$fault" "$remedy"
     return 1
   fi
-  folder=$(mktemp -d) || { line FAIL venv "no temporary folder can be made" "make \${TMPDIR:-/tmp} writable"; return 1; }
-  missing=$(LITELLM_LOCAL_MODEL_COST_MAP=True MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR=$folder "$python" - 2>/dev/null <<'END'
+  folder=$(mktemp -d) ||
+    { report FAIL venv "no temporary folder can be made" "make \${TMPDIR:-/tmp} writable"; return 1; }
+  missing=$(LITELLM_LOCAL_MODEL_COST_MAP=True MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR=$folder \
+    "$python" - 2>/dev/null <<'END'
 import importlib
 for name in "requests pydantic flask gunicorn minisweagent litellm pyarrow yaml prometheus_client swebench".split():
     try:
         importlib.import_module(name)
-    except Exception as wrong:
-        print(f"{name} ({wrong})", end="; ")
+    except Exception as error:
+        print(f"{name} ({error})", end="; ")
 print("done")
 END
   )
   rm -rf "$folder"
-  [ "$missing" = done ] && { line ok venv "$("$python" --version), the agent server's packages can be imported"; return; }
-  line FAIL venv "cannot be imported: ${missing:-all}" "rm -rf $root/.venv && $remedy"
+  [ "$missing" = done ] &&
+    { report ok venv "$("$python" --version), the agent server's packages can be imported"; return; }
+  report FAIL venv "packages cannot be imported: ${missing:-all}" "rm -rf $root/.venv && $remedy"
   return 1
 }
 
@@ -232,14 +280,20 @@ check_namespaces
 check_apptainer
 check_squashfs
 check_disks
+check_shared_memory
 check_memory
-check_limits
+check_open_files
+check_processes
 check_proxies
 if check_packages; then
   SWE_RL_CACHE=$cache exec .venv/bin/python -m setup.check --failed "$failed" "${arguments[@]}"
 fi
 for name in settings agent rows images sandbox loops port clock; do
-  line warn "$name" "not tried: it needs the .venv" "bash setup/setup.sh agents, then this again"
+  report warn "$name" "not tried: needs .venv" "bash setup/setup.sh agents, then run this again"
 done
-case " ${arguments[*]} " in *" --session "*) line FAIL session "not tried: it needs the .venv" "bash setup/setup.sh agents, then this again" ;; esac
+case " ${arguments[*]} " in
+  *" --session "*)
+    report FAIL session "not tried: needs .venv" "bash setup/setup.sh agents, then run this again"
+    ;;
+esac
 exit "$failed"

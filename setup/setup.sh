@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh agents | train | test: brings this machine to where the agent server, a training run or the tests can start.
-# Each phase says what it does, does only what is missing, and can be interrupted at any moment: the next run goes on from there.
-# What cannot be had is found out first (apptainer before the long downloads).
+# setup.sh agents | train | test: prepares this machine for the agent server, a training run or the test suite.
+# Every phase logs what it does, does only what is missing, and can be interrupted: the next run continues.
+# Phases that are likely to fail run first: apptainer before the long downloads.
 set -euo pipefail
 purpose=${1:-}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,16 +12,18 @@ cd "$root"
 case $purpose in
   agents) packages=agent-server ;;
   train | test) packages=all ;;
-  *) stop "setup.sh takes 'agents', 'train' or 'test', not '$purpose'" "bash setup/setup.sh train" ;;
+  *) fail "setup.sh takes 'agents', 'train' or 'test', not '$purpose'" "bash setup/setup.sh train" ;;
 esac
 
-# Two set-ups of one checkout at once would build the same files: the second waits.
+# One set-up at a time: two of them would build the same files.
 cache=${SWE_RL_CACHE:-$root/.cache}
-mkdir -p "$cache" || stop "cannot create the cache folder $cache" "make its parent folder writable, or set SWE_RL_CACHE to a folder that is"
+mkdir -p "$cache" ||
+  fail "cannot create the cache folder $cache" \
+    "make its parent folder writable, or set SWE_RL_CACHE to a writable folder"
 cache=$(cd "$cache" && pwd)
 export SWE_RL_CACHE=$cache
 exec 9>"$cache/.setup.lock"
-flock -n 9 || { say "another set-up is running here; waiting for it" && flock 9; }
+flock -n 9 || { log "waiting for another set-up of this checkout to end" && flock 9; }
 
 bash "$here/tools.sh" "$purpose"
 bash "$here/apptainer.sh"
