@@ -1,1 +1,1 @@
-"""Task rows from a dataset hub."""
+"""Task rows from a dataset hub, in the folder that the agent server reads."""

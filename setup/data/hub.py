@@ -1,23 +1,27 @@
-"""Files of a dataset repository: what there is at a revision, and each file fetched into huggingface-hub's own cache.
+"""Files of a dataset repository: listing a revision, and resumable downloads into huggingface-hub's own cache.
 
-The library names a download anew in every process and so begins again after a kill. Here the bytes come into `BLOB.incomplete` beside
-the place where the library looks for the blob, and a later run asks for the rest of them only. What is found there is the library's to serve.
-HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and the usual proxy variables hold: the library reads them.
+The library gives a download a new name in every process, so it starts again after a kill. Here the bytes go to
+`BLOB.incomplete` beside the place where the library looks for the blob, and a later run requests only the rest. The
+library then serves the blob. HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and the proxy variables
+apply: the library reads them.
 
-Invariant: a file that is handed out has the checksum that the hub tells (sha256 of large files, git's sha1 of small ones).
+huggingface-hub is pinned to one version because these internals of it are used:
+- `file_download.http_get`: a download into an open file from a byte offset. The public functions offer no offset.
+- `file_download.repo_folder_name` and the cache's layout `FOLDER/blobs/CHECKSUM`: where the library looks for a blob.
+- `utils.build_hf_headers`: the token and user agent of the library's own requests.
+
+Invariant: `fetch` returns only files whose checksum matches the hub's (sha256 of large files, git's sha1 of small
+ones).
 """
 
-import errno
 import fcntl
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from huggingface_hub import (
     HfApi,
@@ -30,20 +34,15 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import (
     CachedRepoTreeNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,  # the base of all that its HTTP client raises
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers
 from yaml import YAMLError
 
-from client.errors import DatasetCorrupt, DatasetError, DatasetGated, HubUnreachable, StorageError
+from client.errors import DatasetCorrupt, HubUnreachable, StorageError
+from setup.data.hub_errors import translated_errors
 from setup.data.progress import Progress, Silent
 from setup.data.sources import Source
 
@@ -54,8 +53,8 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """`checksum`: 64 hex digits of sha256, or the 40 of git's blob sha1, which is also the name of the blob in the cache; None where
-    the hub or an old cache tells none."""
+    """`checksum`: 64 hex digits of sha256, or 40 of git's blob sha1; it is also the blob's name in the cache. None
+    if the hub or an old cache has none."""
 
     path: str
     size: int
@@ -69,19 +68,20 @@ class Listing:
     dataset: str
     revision: str
     files: dict[str, RemoteFile]
-    card: dict
+    card: dict[str, Any]
 
 
-def listing(source: Source) -> Listing:
-    """One look at the hub, or with HF_HUB_OFFLINE=1 at the cache. Raises DatasetError and its kinds, StorageError."""
-    with _told(source.dataset, source.revision):
+def list_files(source: Source) -> Listing:
+    """List a repository on the hub, or with HF_HUB_OFFLINE=1 in the cache. Raises DatasetError and its kinds,
+    StorageError."""
+    with translated_errors(source.dataset, source.revision):
         try:
             info = HfApi().dataset_info(source.dataset, revision=source.revision, files_metadata=True)
         except OfflineModeIsEnabled:
             return _cached_listing(source)
         folder = Path(_snapshot(source))  # keeps the branch's commit and the list of files for offline runs
         if folder.name != info.sha:
-            raise HubUnreachable(f"{source.dataset} changed or went away while it was listed; run this again")
+            raise HubUnreachable(f"{source.dataset} changed or was removed while it was listed; run this again")
     files = [
         RemoteFile(item.rfilename, item.size or 0, item.lfs.sha256 if item.lfs else item.blob_id)
         for item in info.siblings or ()
@@ -93,17 +93,17 @@ def _cached_listing(source: Source) -> Listing:
     try:
         tree = get_cached_repo_tree(source.dataset, repo_type="dataset", revision=source.revision)
         folder = Path(_snapshot(source))
-    except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError) as unknown:
+    except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError) as error:
         raise HubUnreachable(
-            f"HF_HUB_OFFLINE is set and the cache {constants.HF_HUB_CACHE} does not know {source}: run once without HF_HUB_OFFLINE,"
-            " or set HF_HOME to the folder where it was fetched"
-        ) from unknown
+            f"HF_HUB_OFFLINE is set and the cache {constants.HF_HUB_CACHE} has no {source}; run once without"
+            " HF_HUB_OFFLINE, or set HF_HOME to the folder where it was fetched"
+        ) from error
     files = [RemoteFile(item.path, item.size, _checksum_by_name((folder / item.path).resolve())) for item in tree]
     return Listing(source.dataset, folder.name, {file.path: file for file in files}, _card(folder))
 
 
 def _checksum_by_name(blob: Path) -> str | None:
-    """The cache names a blob by its checksum, unless it could make no links."""
+    """The cache names a blob by its checksum, unless the file system has no links."""
     return blob.name if CHECKSUM.fullmatch(blob.name) else None
 
 
@@ -113,36 +113,41 @@ def _snapshot(source: Source) -> str:
     )
 
 
-def _card(folder: Path) -> dict:
+def _card(folder: Path) -> dict[str, Any]:
     try:
         return (metadata_load(folder / CARD) if (folder / CARD).exists() else None) or {}
     except (ValueError, YAMLError):
-        return {}  # the files' names then tell the splits
+        return {}  # the splits then come from the file names
 
 
-def bytes_here(listing: Listing, file: RemoteFile) -> int:
-    """How much of the file an earlier run has left in the cache."""
+def cached_bytes(listing: Listing, file: RemoteFile) -> int:
+    """Return how many bytes of the file an earlier run has left in the cache."""
     blob = _blob(listing, file)
     return next((path.stat().st_size for path in (blob, _partial(blob)) if path.exists()), 0)
 
 
 def fetch(listing: Listing, file: RemoteFile) -> Path:
-    """The file, whole and with the right checksum, in the hub's cache. Raises DatasetError and its kinds, StorageError."""
-    with _told(listing.dataset, listing.revision):
+    """Return the file in the hub's cache, whole and with the right checksum. Raises DatasetError and its kinds,
+    StorageError."""
+    with translated_errors(listing.dataset, listing.revision):
         if constants.HF_HUB_OFFLINE:
-            try:
-                path = Path(_pointer(listing, file))
-            except LocalEntryNotFoundError as unknown:
-                raise HubUnreachable(
-                    f"HF_HUB_OFFLINE is set and {file.path} of {listing.dataset} is not in the cache; run once without it"
-                ) from unknown
-            if file.checksum and (found := _checksum(path, file)) != file.checksum:
-                raise _corrupt(file, found)
-            return path
+            return _cached_file(listing, file)
         blob = _blob(listing, file)
         if file.checksum and not (blob.exists() and _checksum(blob, file) == file.checksum):
             _download(listing, file, blob)
         return Path(_pointer(listing, file))
+
+
+def _cached_file(listing: Listing, file: RemoteFile) -> Path:
+    try:
+        path = Path(_pointer(listing, file))
+    except LocalEntryNotFoundError as error:
+        raise HubUnreachable(
+            f"HF_HUB_OFFLINE is set and {file.path} of {listing.dataset} is not in the cache; run once without it"
+        ) from error
+    if file.checksum and (actual := _checksum(path, file)) != file.checksum:
+        raise _corrupt(file, actual)
+    return path
 
 
 def _pointer(listing: Listing, file: RemoteFile) -> str:
@@ -152,133 +157,77 @@ def _pointer(listing: Listing, file: RemoteFile) -> str:
 def _download(listing: Listing, file: RemoteFile, blob: Path) -> None:
     blob.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(blob)
-    with partial.open("a+b") as incomplete:
-        fcntl.flock(incomplete, fcntl.LOCK_EX)
+    with partial.open("a+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         if not partial.exists():
-            return  # another run had the lock, and has fetched it meanwhile
-        have = incomplete.seek(0, os.SEEK_END)
-        if have > 0 and not _complete(listing, file, incomplete, have):
-            have = 0  # what was left here was not the beginning of this file
-        if have == 0 and not _complete(listing, file, incomplete, 0):
-            incomplete.truncate(0)
+            return  # another run had the lock and has finished the download
+        offset = stream.seek(0, os.SEEK_END)
+        if offset > 0 and not _complete(listing, file, stream, offset):
+            offset = 0  # the leftover was not the beginning of this file
+        if offset == 0 and not _complete(listing, file, stream, 0):
+            stream.truncate(0)
             raise _corrupt(file, _checksum(partial, file))
         partial.replace(blob)
 
 
-def _complete(listing: Listing, file: RemoteFile, incomplete: BinaryIO, have: int) -> bool:
-    """Fetch what comes after the first `have` bytes. Is the whole what the hub tells?"""
-    if have > file.size:
+def _complete(listing: Listing, file: RemoteFile, stream: BinaryIO, offset: int) -> bool:
+    """Download the bytes from `offset` on. Returns whether the whole file has the hub's checksum."""
+    if offset > file.size:
         return False
-    incomplete.truncate(incomplete.seek(have))
-    _check_room(Path(incomplete.name).parent, file.size - have)
+    stream.truncate(stream.seek(offset))
+    _require_space(Path(stream.name).parent, file.size - offset)
     http_get(
         hf_hub_url(listing.dataset, file.path, repo_type="dataset", revision=listing.revision),
-        incomplete,
-        resume_size=have,
-        headers=build_hf_headers(headers={"Accept-Encoding": "identity"}),  # ranges count the file's own bytes
+        stream,
+        resume_size=offset,
+        headers=build_hf_headers(headers={"Accept-Encoding": "identity"}),  # ranges count the uncompressed bytes
         expected_size=file.size,
         displayed_filename=file.path,
         tqdm_class=Progress,
     )
-    incomplete.flush()
-    os.fsync(incomplete.fileno())
-    return _checksum(Path(incomplete.name), file) == file.checksum
+    stream.flush()
+    os.fsync(stream.fileno())
+    return _checksum(Path(stream.name), file) == file.checksum
 
 
 def _blob(listing: Listing, file: RemoteFile) -> Path:
-    return (
-        Path(constants.HF_HUB_CACHE)
-        / repo_folder_name(repo_id=listing.dataset, repo_type="dataset")
-        / "blobs"
-        / (file.checksum or file.path)
-    )
+    folder = repo_folder_name(repo_id=listing.dataset, repo_type="dataset")
+    return Path(constants.HF_HUB_CACHE) / folder / "blobs" / (file.checksum or file.path)
 
 
 def _partial(blob: Path) -> Path:
     return blob.with_name(blob.name + ".incomplete")
 
 
-def _corrupt(file: RemoteFile, found: str) -> DatasetCorrupt:
+def _corrupt(file: RemoteFile, actual: str) -> DatasetCorrupt:
     return DatasetCorrupt(
-        f"{file.path} has the checksum {found} and the hub tells {file.checksum}: its bytes were changed on the way or on the disk;"
-        " run this again, and if it stays so look at proxy and disk"
+        f"{file.path} has the checksum {actual}, the hub's is {file.checksum}: network or disk changed its bytes;"
+        " run this again, and if the error stays check proxy and disk"
     )
 
 
 def _checksum(path: Path, file: RemoteFile) -> str:
-    """Of the kind that the hub tells."""
-    return (
-        sha256_of(path)
-        if file.checksum and len(file.checksum) == 64
-        else _digest(path, hashlib.sha1(b"blob %d\0" % path.stat().st_size))
-    )
+    """Return the file's checksum, of the same kind as `file.checksum`."""
+    if file.checksum and len(file.checksum) == 64:
+        return sha256_of(path)
+    return _digest(path, hashlib.sha1(b"blob %d\0" % path.stat().st_size))
 
 
 def sha256_of(path: Path) -> str:
     return _digest(path, hashlib.sha256())
 
 
-def _digest(path: Path, digest) -> str:
+def _digest(path: Path, digest: Any) -> str:
     with path.open("rb") as stream:
         while chunk := stream.read(READ_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def _check_room(folder: Path, wanted: int) -> None:
+def _require_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
-    if free < wanted:
+    if free < needed:
         raise StorageError(
-            f"{folder} has {free / 1e6:.0f} MB free and {wanted / 1e6:.0f} MB are to come;"
+            f"the download needs {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB free;"
             " free some space there, or set HF_HOME to a folder on a larger disk"
         )
-
-
-@contextmanager
-def _told(dataset: str, revision: str | None) -> Iterator[None]:
-    """The library's failures in our words. The order matters: several of them are kinds of OSError, and gated is a kind of not found."""
-    try:
-        yield
-    except GatedRepoError as gated:
-        raise DatasetGated(
-            f"{dataset} is gated: accept its conditions at {constants.ENDPOINT}/datasets/{dataset},"
-            " then set HF_TOKEN to a token of that account that may read it"
-        ) from gated
-    except RepositoryNotFoundError as missing:
-        raise DatasetError(
-            f"there is no dataset {dataset} at {constants.ENDPOINT}, or it is private;"
-            " look at the spelling, or set HF_TOKEN to a token that may read it"
-        ) from missing
-    except RevisionNotFoundError as missing:
-        raise DatasetError(
-            f"{dataset} has no revision {revision!r}; give a branch, a tag or a commit of it after @"
-        ) from missing
-    except HFValidationError as wrong:
-        raise DatasetError(f"{dataset!r} is no name that the hub allows: {wrong}") from wrong
-    except HfHubHTTPError as refused:
-        status = refused.response.status_code
-        if status in (401, 403):
-            raise DatasetGated(
-                f"{constants.ENDPOINT} refuses {dataset} (HTTP {status}): it has no such dataset, or wants a token;"
-                " look at the spelling, or set HF_TOKEN to one that may read it"
-            ) from refused
-        raise HubUnreachable(
-            f"{constants.ENDPOINT} answered HTTP {status} for {dataset}; run this again later, what is here is kept"
-        ) from refused
-    except (HTTPError, LocalEntryNotFoundError) as silent:
-        raise HubUnreachable(
-            f"{constants.ENDPOINT} cannot be reached ({silent}): look at HF_ENDPOINT and the proxy settings and run this again, what is here is kept;"
-            " HF_HUB_OFFLINE=1 takes what the cache has"
-        ) from silent
-    except OSError as refused:
-        if refused.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"the disk of {constants.HF_HUB_CACHE} is full; free some space there, or set HF_HOME to a folder on a larger disk"
-            ) from refused
-        if refused.errno is not None:
-            raise StorageError(
-                f"cannot write to {constants.HF_HUB_CACHE}: {refused}; set HF_HOME to a folder that can be written"
-            ) from refused
-        raise HubUnreachable(
-            f"{dataset} came incomplete ({refused}); run this again, what is here is kept"
-        ) from refused

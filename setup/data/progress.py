@@ -1,36 +1,36 @@
-"""How a download shows how far it is: a bar on a terminal, a line every tenth of the file elsewhere.
+"""Download progress: a bar on a terminal, otherwise a line for every tenth of the file.
 
-Invariant: nothing but standard error is written to.
+Invariant: writes only to standard error.
 """
 
 import sys
+from typing import Any
 
 from huggingface_hub.utils import tqdm
 
 
 class Progress(tqdm):
-    """What huggingface-hub's downloads take as `tqdm_class`. Counts bytes, `initial` of `total` from the start."""
+    """The `tqdm_class` of huggingface-hub's downloads. Counts bytes, from `initial` to `total`."""
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self._what, self._count, self._of = (
-            options.get("desc", ""),
-            options.get("initial") or 0,
-            options.get("total") or 0,
-        )
-        self._bar = sys.stderr.isatty()
+        self._name, self._total = options.get("desc", ""), options.get("total") or 0
+        self._done = options.get("initial") or 0
+        self._has_bar = sys.stderr.isatty()
 
     def update(self, n: float | None = 1) -> bool | None:
-        before, self._count = self._count, self._count + (n or 0)
-        if not self._bar and self._of and int(10 * self._count / self._of) > int(10 * before / self._of):
-            print(
-                f"[setup] {self._what}: {self._count / 1e6:.1f} of {self._of / 1e6:.1f} MB", file=sys.stderr, flush=True
-            )
+        before, self._done = self._done, self._done + (n or 0)
+        if not self._has_bar and self._total and int(10 * self._done / self._total) > int(10 * before / self._total):
+            log(f"{self._name}: {self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB")
         return super().update(n)
 
 
 class Silent(tqdm):
-    """For what is over in a moment."""
+    """A `tqdm_class` without output, for short downloads."""
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **(options | {"disable": True}))
+
+
+def log(message: str) -> None:
+    print(f"[setup] {message}", file=sys.stderr, flush=True)

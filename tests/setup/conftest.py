@@ -1,4 +1,4 @@
-"""Running the set-up scripts in a world of the test's making: a PATH of chosen programs, stubs for the others."""
+"""An isolated environment for the set-up scripts: a PATH of chosen programs, with stubs for the others."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What the scripts use besides the tools that a test leaves out or replaces.
+# Programs that the scripts use, without those that tests leave out or replace.
 BASICS = [
     "awk",
     "basename",
@@ -53,8 +53,8 @@ BASICS = [
 ]
 
 
-class World:
-    """A folder of programs that is the whole PATH, and a way to run a script of setup/ in it."""
+class FakeMachine:
+    """A folder of programs that is the whole PATH, and runs of set-up scripts with it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -64,12 +64,11 @@ class World:
 
     def add(self, *names: str) -> None:
         for name in names:
-            found = shutil.which(name)
-            if found:
-                (self.programs / name).symlink_to(found)
+            if program := shutil.which(name):
+                (self.programs / name).symlink_to(program)
 
     def stub(self, name: str, script: str) -> None:
-        """Puts a shell script in the place of program `name`; every call is noted in `calls`."""
+        """Replace program `name` by a shell script. Every call is recorded in `calls`."""
         path = self.programs / name
         path.unlink(missing_ok=True)
         path.write_text(f'#!/bin/sh\necho "{name} $*" >>"{self.folder}/calls"\n{script}\n')
@@ -77,8 +76,8 @@ class World:
 
     @property
     def calls(self) -> list[str]:
-        noted = self.folder / "calls"
-        return noted.read_text().splitlines() if noted.exists() else []
+        record = self.folder / "calls"
+        return record.read_text().splitlines() if record.exists() else []
 
     def environment(self, **more: str) -> dict[str, str]:
         return {
@@ -101,11 +100,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def fake_machine(tmp_path: Path) -> FakeMachine:
+    return FakeMachine(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def demo_cache() -> Path:
-    """Where scripts/test.sh has put the demo tasks and their image."""
+    """The folder of the demo tasks and their image, as scripts/test.sh made it."""
     return Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"

@@ -1,11 +1,11 @@
-"""setup/apptainer.sh: uses what works, and where nothing can be done says exactly what a person has to do."""
+"""setup/apptainer.sh and setup/tools.sh: a working installation is kept, and every failure names its remedy."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.setup.conftest import ROOT, World
+from tests.setup.conftest import ROOT, FakeMachine
 
 MUST_NOT_RUN = "echo this must not run >&2; exit 99"
 
@@ -39,87 +39,89 @@ def test_a_working_apptainer_is_used_and_nothing_is_installed():
     assert before == after
 
 
-def test_no_stray_apt_source_is_left():
+def test_no_apt_source_is_added():
     sources = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(CODENAME)"], capture_output=True, text=True, timeout=60
     ).stdout.split()
     assert "sid" not in sources
 
 
-def test_without_root_the_remedy_names_the_command(world: World):
-    world.stub("id", "echo 1000")
-    world.stub("apt-get", MUST_NOT_RUN)
+def test_without_root_the_remedy_names_the_command(fake_machine: FakeMachine):
+    fake_machine.stub("id", "echo 1000")
+    fake_machine.stub("apt-get", MUST_NOT_RUN)
     assert_stops_with(
-        world.run("setup/apptainer.sh"), "only root can install it", "run `bash setup/apptainer.sh` as root"
+        fake_machine.run("setup/apptainer.sh"), "only root can install it", "run `bash setup/apptainer.sh` as root"
     )
-    assert not any(call.startswith("apt-get") for call in world.calls)
+    assert not any(call.startswith("apt-get") for call in fake_machine.calls)
 
 
-def test_without_apt_the_remedy_names_where_to_get_it(world: World):
+def test_without_apt_the_remedy_names_the_installation_guide(fake_machine: FakeMachine):
     assert_stops_with(
-        world.run("setup/apptainer.sh"), "no Debian system", "https://apptainer.org/docs/admin/main/installation.html"
+        fake_machine.run("setup/apptainer.sh"),
+        "no Debian system",
+        "https://apptainer.org/docs/admin/main/installation.html",
     )
 
 
-def test_an_apptainer_that_runs_no_sandbox_does_not_count(world: World):
-    world.stub(
+def test_an_apptainer_that_runs_no_sandbox_is_refused(fake_machine: FakeMachine):
+    fake_machine.stub(
         "apptainer",
         'test "$1" = --version && echo apptainer version 9 || { echo FATAL: no namespaces here >&2; exit 255; }',
     )
-    ran = world.run("setup/apptainer.sh")
+    ran = fake_machine.run("setup/apptainer.sh")
     assert_stops_with(ran, "missing or does not work", "so that `apptainer exec DIRECTORY /bin/sh` works")
     assert "cannot run a sandbox: FATAL: no namespaces here" in ran.stderr
 
 
 @pytest.mark.parametrize("failing", ["update", "download"])
-def test_an_unreachable_mirror_stops_with_the_log(world: World, failing: str):
-    world.stub(
+def test_an_unreachable_mirror_stops_with_the_log(fake_machine: FakeMachine, failing: str):
+    fake_machine.stub(
         "apt-get",
         f"""case "$*" in
             *indextargets*) echo file:///nowhere/debian ;;
             *{failing}*) echo "E: {failing} failed: no route to the mirror" >&2; exit 100 ;;
         esac""",
     )
-    ran = world.run("setup/apptainer.sh")
-    assert_stops_with(ran, "cannot go on: ", "with the Debian package mirror reachable")
+    ran = fake_machine.run("setup/apptainer.sh")
+    assert_stops_with(ran, "error: ", "with the Debian package mirror reachable")
     assert f"E: {failing} failed: no route to the mirror" in ran.stderr
-    assert not list(world.folder.glob("swe-rl-apptainer.*/")), "the private apt state must be gone"
+    assert not list(fake_machine.folder.glob("swe-rl-apptainer.*/")), "the private apt state is removed"
 
 
-def test_an_unknown_system_is_named(world: World, tmp_path: Path):
+def test_an_unknown_system_is_named(fake_machine: FakeMachine, tmp_path: Path):
     release = tmp_path / "os-release"
     release.write_text('ID=plan9\nVERSION_ID="4"\nPRETTY_NAME="Plan 9, fourth edition"\n')
-    world.stub("apt-get", MUST_NOT_RUN)
-    world.add("mount", "unshare")
+    fake_machine.stub("apt-get", MUST_NOT_RUN)
+    fake_machine.add("mount", "unshare")
     script = f"mount --bind {release} /etc/os-release && exec bash {ROOT}/setup/apptainer.sh"
     ran = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script],
-        env=world.environment(),
+        env=fake_machine.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert_stops_with(ran, "no known way to install it on Plan 9, fourth edition", "install apptainer 1.2 or later")
+    assert_stops_with(ran, "cannot install it on Plan 9, fourth edition", "install apptainer 1.2 or later")
 
 
-def test_missing_tools_are_named_with_the_command(world: World):
-    world.stub("id", "echo 1000")
-    world.stub("apt-get", MUST_NOT_RUN)
-    world.add("ps")
-    ran = world.run("setup/tools.sh")
+def test_missing_tools_are_named_with_the_command(fake_machine: FakeMachine):
+    fake_machine.stub("id", "echo 1000")
+    fake_machine.stub("apt-get", MUST_NOT_RUN)
+    fake_machine.add("ps")
+    ran = fake_machine.run("setup/tools.sh")
     assert_stops_with(ran, "mount", "as root: apt-get update && apt-get install -y mount squashfs-tools mmdebstrap")
     assert "procps" not in ran.stderr
 
 
-@pytest.mark.parametrize("purpose, wanted", [("train", True), ("test", True), ("agents", False)])
-def test_only_the_engine_needs_libnuma(world: World, purpose: str, wanted: bool):
-    world.stub("id", "echo 1000")
-    world.stub("ldconfig", "echo '\tlibnumerous.so.1 (libc6,x86-64) => /lib/libnumerous.so.1'")
-    assert ("libnuma1" in world.run("setup/tools.sh", purpose).stderr) == wanted
+@pytest.mark.parametrize("purpose, needed", [("train", True), ("test", True), ("agents", False)])
+def test_only_the_engine_needs_libnuma(fake_machine: FakeMachine, purpose: str, needed: bool):
+    fake_machine.stub("id", "echo 1000")
+    fake_machine.stub("ldconfig", "echo '\tlibnumerous.so.1 (libc6,x86-64) => /lib/libnumerous.so.1'")
+    assert ("libnuma1" in fake_machine.run("setup/tools.sh", purpose).stderr) == needed
 
 
-def test_tools_that_are_there_are_left_alone():
+def test_installed_tools_are_kept():
     ran = subprocess.run(
         ["bash", str(ROOT / "setup/tools.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )

@@ -1,6 +1,6 @@
-"""setup/install.sh: instant when all is there, from scratch after an interruption, never less than what was there.
+"""setup/install.sh: no work when everything is installed, a fresh start after an interruption, nothing is ever removed.
 
-Python and pip are stubs here that note their calls; the real ones have run before these tests could (scripts/test.sh).
+Python and pip are stubs that record their calls. The real ones have run before these tests (scripts/test.sh).
 """
 
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.setup.conftest import ROOT, World
+from tests.setup.conftest import ROOT, FakeMachine
 
-# Stands for a Python: makes a "virtual environment" that holds a copy of itself, and lets FAIL make one pip call fail.
+# A stub of Python: its "virtual environment" holds a copy of itself, and FAIL names the pip call that fails.
 PYTHON = """case "$*" in
   *ensurepip*) exit 0 ;;
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && touch "$3/bin/pip" && chmod +x "$3/bin/pip" ;;
@@ -19,78 +19,78 @@ esac"""
 
 
 @pytest.fixture
-def checkout(world: World, tmp_path: Path) -> Path:
-    """A copy of what install.sh reads, so that the real .venv is out of reach."""
+def checkout(fake_machine: FakeMachine, tmp_path: Path) -> Path:
+    """A copy of the files that install.sh reads, so that the real .venv is out of reach."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "setup", root / "setup", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
-    world.stub("python3.11", PYTHON)
+    fake_machine.stub("python3.11", PYTHON)
     return root
 
 
-def install(world: World, checkout: Path, wanted: str, fail: str = ""):
-    """Runs it; returns what ran and the pip calls it made."""
-    (world.folder / "calls").unlink(missing_ok=True)
-    ran = world.run(checkout / "setup/install.sh", wanted, FAIL=fail)
-    return ran, [call.split("-m pip ")[1] for call in world.calls if "-m pip" in call]
+def install(fake_machine: FakeMachine, checkout: Path, extras: str, fail: str = ""):
+    """Run it; returns the finished process and its pip calls."""
+    (fake_machine.folder / "calls").unlink(missing_ok=True)
+    ran = fake_machine.run(checkout / "setup/install.sh", extras, FAIL=fail)
+    return ran, [call.split("-m pip ")[1] for call in fake_machine.calls if "-m pip" in call]
 
 
-def test_a_second_run_does_nothing(world: World, checkout: Path):
-    ran, pip = install(world, checkout, "all")
+def test_a_second_run_does_nothing(fake_machine: FakeMachine, checkout: Path):
+    ran, pip = install(fake_machine, checkout, "all")
     assert ran.returncode == 0, ran.stderr
     assert pip == [
         "install --upgrade pip>=25",
         f"install --editable {checkout}[agent-server,trainer,dev,cpu]",
         "uninstall --yes torchvision torchaudio torchcodec",
     ]
-    ran, pip = install(world, checkout, "all")
-    assert (ran.returncode, ran.stderr, world.calls) == (0, "", [])
+    ran, pip = install(fake_machine, checkout, "all")
+    assert (ran.returncode, ran.stderr, fake_machine.calls) == (0, "", [])
 
 
-def test_a_gpu_machine_gets_the_gpu_engine(world: World, checkout: Path):
-    world.stub("nvidia-smi", "echo 'GPU 0: NVIDIA H200'")
-    ran, pip = install(world, checkout, "all")
+def test_a_gpu_machine_gets_the_gpu_engine(fake_machine: FakeMachine, checkout: Path):
+    fake_machine.stub("nvidia-smi", "echo 'GPU 0: NVIDIA H200'")
+    ran, pip = install(fake_machine, checkout, "all")
     assert ran.returncode == 0, ran.stderr
     assert pip[1:] == [f"install --editable {checkout}[agent-server,trainer,dev,gpu]"]
 
 
-def test_changed_requirements_are_installed_over_what_is_there(world: World, checkout: Path):
-    install(world, checkout, "all")
+def test_changed_requirements_update_the_installation(fake_machine: FakeMachine, checkout: Path):
+    install(fake_machine, checkout, "all")
     (checkout / ".venv/kept").touch()
     with (checkout / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
-    ran, pip = install(world, checkout, "all")
+    ran, pip = install(fake_machine, checkout, "all")
     assert ran.returncode == 0 and len(pip) == 3
     assert (checkout / ".venv/kept").exists()
 
 
 @pytest.mark.parametrize("fail", ["install --upgrade", "install --editable", "uninstall"])
-def test_an_interrupted_installation_is_done_again_from_nothing(world: World, checkout: Path, fail: str):
-    ran, _ = install(world, checkout, "all", fail=fail)
+def test_an_interrupted_installation_starts_again_from_nothing(fake_machine: FakeMachine, checkout: Path, fail: str):
+    ran, _ = install(fake_machine, checkout, "all", fail=fail)
     assert ran.returncode == 78
-    assert "ERROR: no more room" in ran.stderr and "remedy: look at the lines above" in ran.stderr
+    assert "ERROR: no more room" in ran.stderr and "remedy: see the lines above" in ran.stderr
     (checkout / ".venv/half").touch()
-    ran, pip = install(world, checkout, "all")
+    ran, pip = install(fake_machine, checkout, "all")
     assert ran.returncode == 0 and len(pip) == 3
     assert not (checkout / ".venv/half").exists()
 
 
-def test_the_agent_server_alone_then_everything_then_never_less(world: World, checkout: Path):
-    ran, pip = install(world, checkout, "agent-server")
-    assert pip[1:] == [f"install --editable {checkout}[agent-server]"], "no engine, so nothing to take out again"
-    ran, pip = install(world, checkout, "all")
+def test_all_extends_the_agent_server_and_is_never_reduced(fake_machine: FakeMachine, checkout: Path):
+    ran, pip = install(fake_machine, checkout, "agent-server")
+    assert pip[1:] == [f"install --editable {checkout}[agent-server]"], "no engine, so nothing to uninstall"
+    ran, pip = install(fake_machine, checkout, "all")
     assert pip[1] == f"install --editable {checkout}[agent-server,trainer,dev,cpu]"
-    ran, pip = install(world, checkout, "agent-server")
+    ran, pip = install(fake_machine, checkout, "agent-server")
     assert (ran.returncode, pip) == (0, [])
 
 
-def test_without_a_fitting_python_the_remedy_is_named(world: World, checkout: Path):
-    ran = world.run(checkout / "setup/install.sh", "all", PYTHON="python2")
+def test_without_a_usable_python_the_error_names_the_remedy(fake_machine: FakeMachine, checkout: Path):
+    ran = fake_machine.run(checkout / "setup/install.sh", "all", PYTHON="python2")
     assert ran.returncode == 78
     assert "PYTHON=python2 cannot" in ran.stderr and "apt-get install -y python3 python3-venv" in ran.stderr
 
 
 @pytest.mark.parametrize("script, argument", [("install.sh", "evrything"), ("setup.sh", "trian")])
-def test_a_misspelt_purpose_is_named(world: World, checkout: Path, script: str, argument: str):
-    ran = world.run(checkout / "setup" / script, argument)
+def test_a_misspelt_purpose_is_an_error(fake_machine: FakeMachine, checkout: Path, script: str, argument: str):
+    ran = fake_machine.run(checkout / "setup" / script, argument)
     assert ran.returncode == 78 and f"not '{argument}'" in ran.stderr and "remedy: bash setup/" in ran.stderr

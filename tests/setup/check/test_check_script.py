@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.setup.conftest import ROOT, World
+from tests.setup.conftest import ROOT, FakeMachine
 
 IMAGE = "demo__quickstart__1.sif"
 LINE = re.compile(r"(ok|warn|FAIL) +(\w+) +(.*)")
@@ -39,7 +39,7 @@ OF_BASH = [
     "venv",
 ]
 OF_PYTHON = ["settings", "agent", "rows", "images", "sandbox", "loops", "port", "clock"]
-# What check.sh uses besides the BASICS of a World.
+# What check.sh uses besides the BASICS of a FakeMachine.
 PROGRAMS = ["apptainer", "stat", "timeout", "true", "unshare"]
 
 
@@ -203,26 +203,26 @@ def test_a_full_disk(check, tmp_path: Path):
 
 
 @pytest.fixture
-def programs(world: World) -> World:
-    world.add(*PROGRAMS)
-    return world
+def programs(fake_machine: FakeMachine) -> FakeMachine:
+    fake_machine.add(*PROGRAMS)
+    return fake_machine
 
 
-def test_no_apptainer(check, programs: World):
+def test_no_apptainer(check, programs: FakeMachine):
     (programs.programs / "apptainer").unlink()
     table = check(PATH=str(programs.programs))
     assert_only(table, "apptainer", "not on the PATH", "bash setup/apptainer.sh")
     assert "not tried" in table.text["sandbox"]
 
 
-def test_an_apptainer_that_is_too_old(check, programs: World):
+def test_an_apptainer_that_is_too_old(check, programs: FakeMachine):
     programs.stub(
         "apptainer", f'test "$1" = --version && echo apptainer version 1.1.9 || exec {shutil.which("apptainer")} "$@"'
     )
     assert_only(check(PATH=str(programs.programs)), "apptainer", "1.1.9", "1.2 or later")
 
 
-def test_an_apptainer_that_runs_no_sandbox(check, programs: World):
+def test_an_apptainer_that_runs_no_sandbox(check, programs: FakeMachine):
     programs.stub(
         "apptainer",
         'test "$1" = --version && echo apptainer version 1.4.5 || { echo FATAL: no namespaces here >&2; exit 255; }',
@@ -230,12 +230,12 @@ def test_an_apptainer_that_runs_no_sandbox(check, programs: World):
     assert_only(check(PATH=str(programs.programs)), "sandbox", "FATAL: no namespaces here", "namespaces")
 
 
-def test_namespaces_that_are_refused(check, programs: World):
+def test_namespaces_that_are_refused(check, programs: FakeMachine):
     programs.stub("unshare", "echo unshare: unshare failed: Operation not permitted >&2; exit 1")
     assert_only(check(PATH=str(programs.programs)), "namespaces", "Operation not permitted", "start it privileged")
 
 
-def test_another_user_needs_user_namespaces(check, programs: World):
+def test_another_user_needs_user_namespaces(check, programs: FakeMachine):
     programs.add("squashfuse")
     programs.stub("id", "echo 1000")
     programs.stub("find", "")  # no setuid starter
@@ -248,7 +248,7 @@ def test_another_user_needs_user_namespaces(check, programs: World):
     )
 
 
-def test_another_user_needs_squashfuse(check, programs: World):
+def test_another_user_needs_squashfuse(check, programs: FakeMachine):
     programs.stub("id", "echo 1000")
     programs.stub("find", "")  # no setuid starter
     assert_only(

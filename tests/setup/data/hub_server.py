@@ -1,9 +1,10 @@
-"""A dataset hub on loopback: the part of the hub's HTTP API that fetching a dataset needs.
+"""A fake dataset hub on loopback: the part of the hub's HTTP API that fetching a dataset needs.
 
     hub = Hub(); hub.add("owner/name", {"data/train.parquet": bytes}); with serving(hub) as url: ...
 
-Large files are "LFS": sha256 as ETag, sent from a second address without authorization, as the real hub redirects to its CDN.
-Invariant: it forgets no request, and it answers what the real one answers to the library, errors included.
+Large files are "LFS": their ETag is a sha256, and they come from a second address without authorization, like the real
+hub's CDN.
+Invariant: every request is recorded, and the responses to the library are those of the real hub, errors included.
 """
 
 import hashlib
@@ -40,15 +41,15 @@ class Request:
 class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
-    # After this many bytes of a large file the rest comes `slowly`, a few bytes a moment.
+    # After this many bytes of a file, the rest is sent slowly.
     slow_after: int | None = None
-    # What the CDN answers instead of a file's own bytes.
-    instead: dict[str, bytes] = field(default_factory=dict)
-    broken: int | None = None  # HTTP status of every answer
+    # Path -> bytes that are sent in place of the file's own.
+    replaced: dict[str, bytes] = field(default_factory=dict)
+    broken: int | None = None  # HTTP status of every response
     cdn: str = ""
 
     def add(self, name: str, files: dict[str, bytes], gated: bool = False) -> str:
-        """A new commit with just these files; returns its hash."""
+        """Commit exactly these files; returns the commit's hash."""
         commit = hashlib.sha1(
             repr(sorted((path, hashlib.sha1(data).hexdigest()) for path, data in files.items())).encode()
         ).hexdigest()
@@ -56,7 +57,7 @@ class Hub:
         repository.commits[commit], repository.head = files, commit
         return commit
 
-    def asked(self, part: str, method: str = "GET") -> list[Request]:
+    def requests_to(self, part: str, method: str = "GET") -> list[Request]:
         return [request for request in self.requests if request.method == method and part in request.path]
 
 
@@ -77,12 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self._answer()
+        self._respond()
 
     def do_GET(self) -> None:
-        self._answer()
+        self._respond()
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         hub: Hub = self.server.hub  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         self.request_record = Request(self.command, path, {name.lower(): value for name, value in self.headers.items()})
@@ -91,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(hub.broken, b"")
         if cdn := re.fullmatch(r"/cdn/([^/]+/[^/]+)/([0-9a-f]{40})/(.+)", path):
             name, commit, file = cdn.groups()
-            data = hub.instead.get(file, hub.repositories[name].commits[commit][file])
+            data = hub.replaced.get(file, hub.repositories[name].commits[commit][file])
             return self._send_bytes(hub, data, {"ETag": f'"{hashlib.md5(data).hexdigest()}"'})
         if api := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/(revision|tree)/(.+))?", path):
             name, kind, revision = api.groups()
@@ -106,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(404, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
             return self._send(
                 401, b"", {"X-Error-Message": "Invalid username or password."}
-            )  # it does not tell strangers what there is
+            )  # the hub does not reveal private repositories
         if (
             repository.gated
             and kind == "resolve"
@@ -160,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "Location": f"{hub.cdn}/cdn/{name}/{commit}/{file}",
             }
             return self._send(302, b"", headers | linked)
-        self._send_bytes(hub, hub.instead.get(file, data), headers | {"ETag": f'"{checksum(data)}"'})
+        self._send_bytes(hub, hub.replaced.get(file, data), headers | {"ETag": f'"{checksum(data)}"'})
 
     def _send_bytes(self, hub: Hub, data: bytes, headers: dict[str, str]) -> None:
         start = int(re.fullmatch(r"bytes=(\d+)-", self.headers["Range"])[1]) if self.headers.get("Range") else 0
@@ -197,7 +198,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[str]:
-    """The hub's URL while it is up."""
+    """Yield the hub's URL; the hub stops with the context."""
     servers = [_Server(("127.0.0.1", 0), _Handler) for _ in range(2)]
     for server in servers:
         server.hub = hub  # type: ignore[attr-defined]
