@@ -1,1 +1,1 @@
-"""Conformance test of agent servers."""
+"""Conformance test of agent servers: the contract's rules, checked over HTTP."""

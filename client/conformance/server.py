@@ -1,113 +1,106 @@
-"""The server under test, as the conformance checks ask it: sessions of fresh names, their states, their ends.
+"""The agent server under test, with the calls that the conformance checks make.
 
-Invariant: no call is repeated and no answer is smoothed over; a check leaves no session behind, so a server that runs one at a time will do.
+Invariant: no call is retried and no response is altered. A check leaves no session behind, so a server that runs one
+session at a time can be tested.
 """
 
 import functools
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import requests
 
-from client.conformance.model import COMPLETIONS, Model, Talk
+from client.conformance.model import COMPLETIONS, Model, ModelSession
 from client.wire import Status
 
 POLL_S = 0.05
 
 
-class Fails(Exception):
-    """The promise is broken; the message says how."""
+class CheckFailed(Exception):
+    """The server breaks the rule; the message says how."""
 
 
 class Untested(Exception):
-    """The server gave no occasion to see; the message says why."""
+    """The server's state did not allow the check; the message says why."""
 
 
 class Session:
-    """One session of the server: its id there, the body it was asked for with, and what its agent says to the model."""
+    """One session of the server: its id there, the body that created it, and its agent's model calls."""
 
-    def __init__(self, session_id: str, body: dict[str, Any], talk: Talk):
-        self.id, self.body, self.talk = session_id, body, talk
+    def __init__(self, session_id: str, body: dict[str, Any], model: ModelSession):
+        self.id, self.body, self.model = session_id, body, model
 
 
 class Server:
     """One agent server.
 
-    `patience_s`: how long a session may take to call the model, and to end. `look_s`: how long it is watched for what must not happen.
+    `patience_s`: how long a session may take to call the model, and to end. `watch_s`: how long it is watched for
+    things that must not happen.
     """
 
-    def __init__(self, url: str, model: Model, *, token: str = "", patience_s: float = 120.0, look_s: float = 2.0):
-        self.url, self.model, self.token, self.patience_s, self.look_s = (
-            url.rstrip("/"),
-            model,
-            token,
-            patience_s,
-            look_s,
-        )
-        self._made: set[str] = set()
+    def __init__(self, url: str, model: Model, *, token: str = "", patience_s: float = 120.0, watch_s: float = 2.0):
+        self.url, self.token = url.rstrip("/"), token
+        self.patience_s, self.watch_s = patience_s, watch_s
+        self._model = model
+        self._created: set[str] = set()
 
     def call(
         self, method: str, path: str, *, token: str | None = None, timeout_s: float = 30.0, **options: Any
     ) -> requests.Response:
-        """Any status is an answer. Raises requests' errors for none."""
+        """One HTTP call; any status is a result. Raises requests.RequestException if there is no response."""
         token = self.token if token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return requests.request(method, self.url + path, headers=headers, timeout=timeout_s, **options)
 
     def body(self, *, held: bool = False, **fields: Any) -> dict[str, Any]:
-        """A good request of new names. `held`: its model calls are not answered before `talk.released` is set."""
+        """A valid request with new names. `held`: its model calls wait until the session is released."""
         name = f"conformance-{uuid.uuid4().hex}"
-        talk = self.model.talk(name, released=not held)
-        return {
-            "session_id": name,
-            "group_id": name,
-            "mode": "train",
-            "base_url": talk.base_url,
-            "api_key": name,
-        } | fields
+        base_url = self._model.add_session(name, released=not held).base_url
+        request = {"session_id": name, "group_id": name, "mode": "train", "base_url": base_url, "api_key": name}
+        return request | fields
 
     def post(self, body: dict[str, Any]) -> requests.Response:
-        answer = self.call("POST", "/sessions", json=body)
-        if answer.ok and isinstance(session_id := json_of(answer).get("session_id"), str):
-            self._made.add(session_id)
-        return answer
+        response = self.call("POST", "/sessions", json=body)
+        if response.ok and isinstance(session_id := json_of(response).get("session_id"), str):
+            self._created.add(session_id)
+        return response
 
     def start(self, *, held: bool = False, **fields: Any) -> Session:
-        """A session that the server has accepted. Raises Fails."""
+        """A session that the server has accepted. Raises CheckFailed."""
         body = self.body(held=held, **fields)
-        answer = self.post(body)
-        if not answer.ok or not isinstance(session_id := json_of(answer).get("session_id"), str):
-            raise Fails(f"no session could be made: POST /sessions answered {told(answer)}")
-        return Session(session_id, body, self.model.talk_of(body["api_key"]))
+        response = self.post(body)
+        if not response.ok or not isinstance(session_id := json_of(response).get("session_id"), str):
+            raise CheckFailed(f"no session could be created: POST /sessions answered {describe(response)}")
+        return Session(session_id, body, self._model.get_session(body["api_key"]))
 
     def running(self) -> Session:
-        """A session whose agent waits for an answer of the model. Raises Fails."""
+        """A session whose agent waits for a response of the model. Raises CheckFailed."""
         session = self.start(held=True)
         deadline = time.monotonic() + self.patience_s
-        while not session.talk.calls:
+        while not session.model.calls:
             if time.monotonic() > deadline:
-                raise Fails(
-                    f"the agent did not call {session.talk.base_url}{COMPLETIONS} within {self.patience_s:g} s; can it reach it?"
-                )
-            if (view := self.view(session)).get("status") in ("failed", "cancelled", "completed"):
-                raise Fails(f"the session ended before its agent called the model: {view}")
+                url = f"{session.model.base_url}{COMPLETIONS}"
+                raise CheckFailed(f"the agent did not call {url} within {self.patience_s:g} s; can it reach it?")
+            if is_terminal(view := self.view(session)):
+                raise CheckFailed(f"the session ended before its agent called the model: {view}")
             time.sleep(POLL_S)
         return session
 
     def view(self, session: Session) -> dict[str, Any]:
-        """What GET answers now. Raises Fails."""
-        answer = self.call("GET", f"/sessions/{session.id}")
-        if answer.status_code != 200:
-            raise Fails(f"GET /sessions/ID answered {told(answer)}")
-        return json_of(answer)
+        """The session's present state by GET. Raises CheckFailed."""
+        response = self.call("GET", f"/sessions/{session.id}")
+        if response.status_code != 200:
+            raise CheckFailed(f"GET /sessions/ID answered {describe(response)}")
+        return json_of(response)
 
     def ended(self, session: Session) -> dict[str, Any]:
-        """What GET answers once the session is terminal, asked again and again. Raises Fails."""
+        """The session's terminal state, by polling. Raises CheckFailed."""
         deadline = time.monotonic() + self.patience_s
         while not is_terminal(view := self.view(session)):
             if time.monotonic() > deadline:
-                raise Fails(f"the session did not end within {self.patience_s:g} s; it is {view.get('status')}")
+                raise CheckFailed(f"the session did not end within {self.patience_s:g} s; it is {view.get('status')}")
             time.sleep(POLL_S)
         return view
 
@@ -115,35 +108,35 @@ class Server:
         return self.call("POST", f"/sessions/{session.id}/cancel")
 
     def clean_up(self) -> None:
-        """Cancel whatever was made since the last time; a server that cannot do that fails a check of its own."""
-        while self._made:
-            try:
-                self.call("POST", f"/sessions/{self._made.pop()}/cancel", timeout_s=5.0)
-            except requests.RequestException:
-                pass
+        """Cancel the sessions created since the last call. A server that cannot cancel fails a check of its own."""
+        while self._created:
+            with suppress(requests.RequestException):
+                self.call("POST", f"/sessions/{self._created.pop()}/cancel", timeout_s=5.0)
 
     @functools.cached_property
-    def without_model(self) -> dict[str, Any]:
-        """The end of a session whose model cannot be reached."""
+    def end_without_model(self) -> dict[str, Any]:
+        """The terminal state of a session whose model cannot be reached."""
         return self.ended(self.start(base_url="http://127.0.0.1:9"))
 
 
-def json_of(answer: requests.Response) -> dict[str, Any]:
+def json_of(response: requests.Response) -> dict[str, Any]:
+    """The response's JSON object; an empty one if it has none."""
     try:
-        found = answer.json()
+        content = response.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def told(answer: requests.Response) -> str:
-    return f"{answer.status_code} {' '.join(answer.text.split())[:200]}"
+def describe(response: requests.Response) -> str:
+    return f"{response.status_code} {' '.join(response.text.split())[:200]}"
 
 
 def is_terminal(view: dict[str, Any]) -> bool:
     return view.get("status") in {status.value for status in Status if status.terminal}
 
 
-def expect(holds: bool, seen: str) -> None:
+def expect(holds: bool, observed: str) -> None:
+    """Raise CheckFailed with the observation unless the condition holds."""
     if not holds:
-        raise Fails(seen)
+        raise CheckFailed(observed)

@@ -19,7 +19,7 @@ from agent_server.sandboxes.loop_devices import find_unconfigured
 from agent_server.sandboxes.processes import descendants, kill, reap_orphans
 from agent_server.tasks.catalog import Catalog
 from client.api import AgentServerClient
-from client.conformance import model as conformance_model
+from client.conformance.model import serving_model
 from client.errors import StackError
 from client.wire import SessionRequest, Status
 
@@ -46,15 +46,20 @@ def run_session(demo: Path) -> str:
         raise SessionFault(f"the demo's rows are not there: {missing}", BUILD_DEMO) from missing
     fix = f"git apply -R <<'END'\n{row['patch'].rstrip()}\nEND"
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="swe-rl-check-") as folder, conformance_model.serving("127.0.0.1") as model:
+    with tempfile.TemporaryDirectory(prefix="swe-rl-check-") as folder, serving_model("127.0.0.1") as model:
         server, url, log = _start(Path(folder), demo)
         try:
             _await_ready(server, url, log)
             name = f"check-{uuid.uuid4().hex}"
-            talk = model.talk(name, released=True, commands=(fix,))
+            model_session = model.add_session(name, released=True, commands=(fix,))
             client = AgentServerClient(url, outage_s=10.0)
             request = SessionRequest(
-                session_id=name, group_id=name, mode="train", base_url=talk.base_url, api_key=name, task_id=task.task_id
+                session_id=name,
+                group_id=name,
+                mode="train",
+                base_url=model_session.base_url,
+                api_key=name,
+                task_id=task.task_id,
             )
             view = client.wait(client.create(request), timeout_s=SESSION_S)
         except (StackError, TimeoutError) as failed:

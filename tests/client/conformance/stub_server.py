@@ -1,6 +1,6 @@
-"""A second implementation of the contract, small enough to read, whose faults can be switched on one at a time.
+"""A second implementation of the contract, with faults that can be switched on one at a time.
 
-A session waits for a moment, calls its model once, and is completed with 0.0 when the model has answered.
+A session is queued for a moment, calls its model once, and is completed with reward 0.0 once the model has responded.
 """
 
 import http.client
@@ -11,9 +11,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from client.http_server import JsonHandler, serving
 from client.wire import EXIT_CODES, Status
 
 QUEUED_S = 0.2
@@ -32,10 +32,10 @@ REQUIRED = ("session_id", "group_id", "mode", "base_url", "api_key")
 
 
 class Session:
-    """A session, and the thread that plays its agent."""
+    """A session, and the thread that is its agent."""
 
     def __init__(self, body: dict, task_id: str, fault: str):
-        self.body, self.fault, self.made_at = body, fault, time.monotonic()
+        self.body, self.fault = body, fault
         self.ended = threading.Event()
         self.ended_at = self.reads = 0
         self.connection: http.client.HTTPConnection | None = None
@@ -49,9 +49,9 @@ class Session:
         }
         if fault == "client id left out":
             del self.view["client_session_id"]
-        threading.Thread(target=self._play, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def _play(self) -> None:
+    def _run(self) -> None:
         if self.ended.wait(QUEUED_S):
             return
         self.view["status"] = "running"
@@ -102,7 +102,7 @@ class Session:
 
 
 class Stub:
-    """The contract's calls; each answers a status and a body."""
+    """The contract's calls; each returns a status and a JSON body."""
 
     def __init__(self, fault: str, token: str):
         self.fault, self.token = fault, token
@@ -128,8 +128,10 @@ class Stub:
                 "error": {"message": "something is wrong" if self.fault == "field not named" else f"field {wrong[0]!r}"}
             }
         with self.lock:
-            known = next((one for one in self.sessions.values() if one.body["session_id"] == body["session_id"]), None)
-            if known is None or self.fault == self._second(known):
+            known = next(
+                (each for each in self.sessions.values() if each.body["session_id"] == body["session_id"]), None
+            )
+            if known is None or self.fault == self._duplicate_fault(known):
                 row = uuid.uuid4().hex if self.fault == "a row for each sample" else body["group_id"]
                 known = Session(body, row, self.fault)
                 self.sessions[known.view["session_id"]] = known
@@ -137,8 +139,8 @@ class Stub:
         return 201 if self.fault == "201 for 200" else 200, {"session_id": known.view["session_id"], "status": status}
 
     @staticmethod
-    def _second(known: Session) -> str:
-        """The fault that makes a second session of a known name in the state it is in."""
+    def _duplicate_fault(known: Session) -> str:
+        """The fault that creates a second session with the name of a known one, by the state of that one."""
         return {"queued": "second session while queued", "running": "second session while running"}.get(
             known.view["status"], "second session after the end"
         )
@@ -172,52 +174,35 @@ class Stub:
 
 @contextmanager
 def serving_stub(fault: str = "", token: str = "") -> Iterator[str]:
+    """URL of a stub on a free port of the loopback."""
     stub = Stub(fault, token)
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self):
+    class Handler(JsonHandler):
+        protocol_version = "HTTP/1.0"  # one connection per call, as from a small server
+
+        def respond(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             url = urlsplit(self.path)
-            known = (
-                self.headers.get("Authorization") == f"Bearer {stub.token}"
-                or not stub.token
-                or fault == "token ignored"
-            )
+            authorized = not stub.token or self.headers.get("Authorization") == f"Bearer {stub.token}"
+            authorized |= fault == "token ignored"
             if url.path == "/healthz":
-                status, body = (401 if fault == "health wants the token" and not known else 200), {}
-            elif not known:
-                status, body = 401, {"error": {"message": "token"}}
+                self.send_json(401 if fault == "health requires the token" and not authorized else 200, {})
+            elif not authorized:
+                self.send_json(401, {"error": {"message": "token"}})
             elif self.command == "POST" and url.path == "/sessions":
-                status, body = stub.create(data)
+                self.send_json(*stub.create(data))
             elif self.command == "POST":
-                status, body = stub.cancel(url.path.split("/")[2])
+                status, content = stub.cancel(url.path.split("/")[2])
+                self.send_json(status, content) if status != 204 else self.send_body(204, "application/json", b"")
             else:
-                status, body = stub.get(url.path.split("/")[2], float(parse_qs(url.query).get("wait", ["0"])[0]))
-            sent = b"" if status == 204 else json.dumps(body).encode()
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-            except OSError:
-                pass  # the caller has gone
+                self.send_json(*stub.get(url.path.split("/")[2], float(parse_qs(url.query).get("wait", ["0"])[0])))
 
-        do_GET = do_POST = answer
+        do_GET = do_POST = respond
 
-        def log_message(self, *_):
-            pass
-
-    class Http(ThreadingHTTPServer):
-        request_queue_size = 64
-        daemon_threads = True
-
-    http_server = Http(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http_server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{http_server.server_address[1]}"
-    finally:
-        for session in stub.sessions.values():
-            session.fault = ""
-            session.cancel()
-        http_server.shutdown()
-        http_server.server_close()
+    with serving(Handler, "127.0.0.1") as url:
+        try:
+            yield url
+        finally:
+            for session in stub.sessions.values():
+                session.fault = ""
+                session.cancel()

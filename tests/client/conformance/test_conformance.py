@@ -1,15 +1,15 @@
-"""The conformance checks: a sound server passes every line, a server with one fault fails that fault's line and no other."""
+"""Conformance checks: a correct server passes all, a server with one fault fails that fault's check and no other."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from client.conformance import __main__ as conformance
-from client.conformance import model as conformance_model
-from client.conformance.__main__ import FAILS, HOLDS, Line
+from client.conformance.__main__ import FAILS, HOLDS, Result
 from client.conformance.checks import CHECKS
+from client.conformance.model import serving_model
 from client.conformance.server import Server
-from tests.agent_server.conftest import free_port, own_server  # noqa: F401 - a fixture
+from tests.agent_server.conftest import free_port
 from tests.client.conformance.stub_server import TOKEN, serving_stub
 
 FAULTS = {
@@ -29,11 +29,11 @@ FAULTS = {
     "terminal answer changes": "terminal_repeats",
     "unknown session is 200": "unknown_session",
     "a submission fails": "completes",
-    "completed without a reward": "completed_answer",
+    "completed without a reward": "completed_fields",
     "no model scores 0": "unreachable_model",
-    "failed with a reward": "failed_answer",
-    "failed with exit code 2": "failed_answer",
-    "cancelled with exit code 1": "cancelled_answer",
+    "failed with a reward": "failed_fields",
+    "failed with exit code 2": "failed_fields",
+    "cancelled with exit code 1": "cancelled_fields",
     "cancel answers 409 after the end": "cancel",
     "a cancel changes the end": "cancel_leaves_the_end",
     "cancelled late": "cancelled_in_time",
@@ -41,48 +41,47 @@ FAULTS = {
     "key not sent": "model_call",
     "path of base_url dropped": "model_call",
     "a row for each sample": "group",
-    "token ignored": "token_wanted",
-    "health wants the token": "health_open",
+    "token ignored": "token_required",
+    "health requires the token": "health_open",
 }
 
 
-def lines_of(fault: str) -> dict[str, Line]:
-    with serving_stub(fault, TOKEN) as url, conformance_model.serving("127.0.0.1") as model:
-        return {
-            line.check: line for line in conformance.run(Server(url, model, token=TOKEN, patience_s=20.0, look_s=0.6))
-        }
+def results_for(fault: str) -> dict[str, Result]:
+    with serving_stub(fault, TOKEN) as url, serving_model("127.0.0.1") as model:
+        server = Server(url, model, token=TOKEN, patience_s=20.0, watch_s=0.6)
+        return {result.check: result for result in conformance.run(server)}
 
 
 @pytest.fixture(scope="module")
 def running():
-    """Every stub's run, some at a time: they mostly wait."""
+    """Futures of every stub's results by fault. Six run at a time: they mostly wait."""
     with ThreadPoolExecutor(6) as threads:
-        yield {fault: threads.submit(lines_of, fault) for fault in ("", *FAULTS)}
+        yield {fault: threads.submit(results_for, fault) for fault in ("", *FAULTS)}
 
 
-def test_a_sound_server_holds_every_line(running: dict[str, Future]):
-    lines = running[""].result()
-    assert not [str(line) for line in lines.values() if line.verdict != HOLDS] and len(lines) == len(CHECKS)
+def test_a_correct_server_passes_every_check(running: dict[str, Future]):
+    results = running[""].result()
+    assert not [str(result) for result in results.values() if result.verdict != HOLDS] and len(results) == len(CHECKS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_fails_one_line(running: dict[str, Future], fault):
-    failing = [line for line in running[fault].result().values() if line.verdict == FAILS]
-    assert [line.check for line in failing] == [FAULTS[fault]], "\n".join(map(str, failing))
+def test_one_fault_fails_one_check(running: dict[str, Future], fault):
+    failing = [result for result in running[fault].result().values() if result.verdict == FAILS]
+    assert [result.check for result in failing] == [FAULTS[fault]], "\n".join(map(str, failing))
     assert failing[0].detail
 
 
-def test_every_line_can_fail():
+def test_every_check_can_fail():
     assert set(FAULTS.values()) == {check.__name__ for check in CHECKS}
 
 
-def test_a_server_that_is_not_there_is_said_so(capsys):
+def test_an_unreachable_server_is_reported(capsys):
     assert conformance.main([f"http://127.0.0.1:{free_port()}"]) == 75
     assert "is the agent server up?" in capsys.readouterr().err
 
 
-def test_our_agent_server_conforms(own_server, capsys):  # noqa: F811
-    """Real gunicorn, real sandboxes, an agent that calls tools (the stub's reads text), one session at a time; the table is printed."""
+def test_our_agent_server_conforms(own_server, capsys):
+    """Real gunicorn and sandboxes, an agent that calls tools (the stub's reads text), one session at a time."""
     server = own_server(AGENT_SERVER_TOKEN=TOKEN, AGENT_SERVER_AGENT_CONFIG="tools", AGENT_SERVER_TRAIN_CONCURRENCY="1")
     code = conformance.main([server.url, "--token", TOKEN])
     table = capsys.readouterr().out

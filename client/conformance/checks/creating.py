@@ -1,0 +1,87 @@
+"""Checks of POST /sessions: new sessions, repeated ones, bad bodies."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from client.conformance.server import Server, describe, expect, json_of
+from client.wire import SessionRequest
+
+
+def create(server: Server) -> None:
+    """POST /sessions answers 200 with a session_id and a status that is not terminal"""
+    response = server.post(server.body(held=True))
+    body = json_of(response)
+    expect(response.status_code == 200, describe(response))
+    expect(isinstance(body.get("session_id"), str) and body["session_id"] != "", describe(response))
+    expect(body.get("status") in ("queued", "running", "grading"), describe(response))
+
+
+def create_again(server: Server) -> None:
+    """the same session_id again, while it runs, is the same session"""
+    session = server.running()
+    again = server.post(session.body)
+    expect(again.ok and json_of(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
+
+
+def create_at_once(server: Server) -> None:
+    """the same session_id eight times at once is one session"""
+    body = server.body(held=True)
+    with ThreadPoolExecutor(8) as threads:
+        responses = list(threads.map(server.post, [body] * 8))
+    ids = {json_of(response).get("session_id") for response in responses}
+    expect(len(ids) == 1 and None not in ids, f"{len(ids)} sessions: {', '.join(map(str, ids))}")
+
+
+def create_after_end(server: Server) -> None:
+    """the same session_id again, after its end, is the same session, and nothing runs again"""
+    session = server.start()
+    server.ended(session)
+    calls = len(session.model.calls)
+    again = server.post(session.body)
+    expect(again.ok and json_of(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
+    time.sleep(server.watch_s / 2)
+    expect(len(session.model.calls) == calls, "its agent called the model again")
+
+
+def unknown_fields(server: Server) -> None:
+    """fields that the server does not know are ignored, and metadata may hold anything"""
+    response = server.post(server.body(held=True, conformance_field={"new": True}, metadata={"deep": [1, {"a": None}]}))
+    expect(response.ok, describe(response))
+
+
+def bad_json(server: Server) -> None:
+    """a body that is no JSON object is 400"""
+    for data in (b"{", b"[]", b""):
+        response = server.call("POST", "/sessions", data=data)
+        expect(response.status_code == 400, f"{data!r}: {describe(response)}")
+
+
+def bad_fields(server: Server) -> None:
+    """a missing field, one of a wrong type, and an unknown mode are 400"""
+    for field, body in _bad_bodies(server):
+        response = server.post(body)
+        expect(response.status_code == 400, f"{field}={body.get(field, '(missing)')!r}: {describe(response)}")
+
+
+def field_named(server: Server) -> None:
+    """a 400 for a bad field names the field"""
+    for field, body in _bad_bodies(server):
+        response = server.post(body)
+        if response.status_code == 400:
+            expect(field in response.text, f"{field}={body.get(field, '(missing)')!r}: {describe(response)}")
+
+
+def _bad_bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
+    good = server.body(held=True)
+    required = [name for name, field in SessionRequest.model_fields.items() if field.is_required()]
+    missing = [(name, {other: value for other, value in good.items() if other != name}) for name in required]
+    return [
+        *missing,
+        ("session_id", good | {"session_id": 3}),
+        ("metadata", good | {"metadata": []}),
+        ("mode", good | {"mode": "exam"}),
+    ]
+
+
+CHECKS = (create, create_again, create_at_once, create_after_end, unknown_fields, bad_json, bad_fields, field_named)

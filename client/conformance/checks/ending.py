@@ -1,0 +1,58 @@
+"""Checks of terminal sessions: completed, failed, cancelled."""
+
+from typing import Any
+
+from client.conformance.server import Server, Untested, expect
+from client.wire import EXIT_CODES, Status
+
+
+def completed_fields(server: Server) -> None:
+    """completed has a number as reward, exit_code 0, agent_exit_status, submission and n_calls"""
+    view = server.ended(server.start())
+    if view["status"] != "completed":
+        raise Untested(f"a session whose agent submits at once ended as {view['status']}: {view.get('error')}")
+    reward = view.get("reward")
+    expect(isinstance(reward, (int, float)) and not isinstance(reward, bool), f"reward={reward!r}")
+    expect(view.get("exit_code") == EXIT_CODES[Status.COMPLETED], f"exit_code={view.get('exit_code')!r}")
+    missing = [name for name in ("agent_exit_status", "submission", "n_calls") if view.get(name) is None]
+    expect(not missing, f"without {', '.join(missing)}")
+
+
+def completes(server: Server) -> None:
+    """a session whose agent submits is completed"""
+    view = server.ended(server.start())
+    expect(view["status"] == "completed", f"{view['status']}: {view.get('error')}")
+
+
+def unreachable_model(server: Server) -> None:
+    """a session whose model cannot be reached is failed, not a reward of 0"""
+    view = server.end_without_model
+    expect(view["status"] == "failed", f"{view['status']}, reward={view.get('reward')!r}")
+
+
+def failed_fields(server: Server) -> None:
+    """failed has no reward, exit_code 1, and an error with boundary, code and message"""
+    view = server.end_without_model
+    if view["status"] != "failed":
+        raise Untested("no session failed")
+    _expect_no_result(view, Status.FAILED)
+    missing = [name for name in ("boundary", "code", "message") if not (view.get("error") or {}).get(name)]
+    expect(not missing, f"its error is without {', '.join(missing)}")
+
+
+def cancelled_fields(server: Server) -> None:
+    """cancelled has no reward and exit_code 143"""
+    session = server.running()
+    server.cancel(session)
+    view = server.ended(session)
+    if view["status"] != "cancelled":
+        raise Untested(f"a cancelled session ended as {view['status']}")
+    _expect_no_result(view, Status.CANCELLED)
+
+
+def _expect_no_result(view: dict[str, Any], status: Status) -> None:
+    expect(view.get("reward") is None, f"reward={view.get('reward')!r}")
+    expect(view.get("exit_code") == EXIT_CODES[status], f"exit_code={view.get('exit_code')!r}")
+
+
+CHECKS = (completes, completed_fields, unreachable_model, failed_fields, cancelled_fields)
