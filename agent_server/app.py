@@ -1,6 +1,6 @@
-"""create_app(): the server's parts, wired.
+"""`create_app()`: constructs the server's parts and connects them.
 
-Invariant: wiring only. Building the app starts nothing; `start()` and `stop()` belong to the process that serves it.
+Invariant: wiring only. Building the app starts nothing; the serving process starts and stops the service.
 """
 
 import hmac
@@ -16,7 +16,14 @@ from agent_server.executors.local import LocalExecutor
 from agent_server.observability.drift import DriftAlarm
 from agent_server.observability.events import EventLog
 from agent_server.observability.metrics import Metrics
+from agent_server.observability.publisher import Publisher
 from agent_server.scheduling.dispatcher import Dispatcher
+from agent_server.scheduling.inbox import Inbox
+from agent_server.scheduling.long_polls import LongPolls
+from agent_server.scheduling.loop import Loop
+from agent_server.scheduling.retention import Retention
+from agent_server.scheduling.service import Service
+from agent_server.scheduling.shutdown import Shutdown
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
 from client.errors import StackError, Unauthorized
@@ -27,24 +34,37 @@ RETRY_AFTER_S = 5
 
 
 def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
-    """The HTTP application; workers are local processes unless an `executor` is given. `app.extensions["dispatcher"]` has to be
-    started before sessions run. Raises ConfigError."""
+    """The HTTP application. Without an `executor`, workers are local processes.
+
+    `app.extensions["service"]` has to be started before sessions run. Raises ConfigError.
+    """
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT_BYTES
-    app.json.sort_keys = False
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
+    executor = executor or LocalExecutor(settings)
     catalog = open_catalog(settings)
     store = Store(settings.work_dir)
+    long_polls = LongPolls(store)
     drift = DriftAlarm()
-    metrics = Metrics(store, drift, serving=lambda: dispatcher.ready)
-    events = EventLog(store, settings.event_log, [metrics.observe, drift.observe])
-    dispatcher = Dispatcher(settings, store, catalog, executor or LocalExecutor(settings), events)
+    metrics = Metrics(store, drift, serving=lambda: service.ready)
+    dispatcher = Dispatcher(settings, store, catalog.get, executor)
+    publisher = Publisher(
+        store, EventLog(settings.event_log), wake=long_polls.wake, observers=[metrics.observe, drift.observe]
+    )
+    retention = Retention(settings, store)
+    inbox = Inbox(settings.notify_address, settings.work_dir)
+    loop = Loop(inbox, [dispatcher.reconcile, publisher.publish, retention.sweep])
+    service = Service(settings, store, executor, dispatcher, long_polls, inbox, loop)
+    shutdown = Shutdown(store, dispatcher, long_polls, service, settings.drain_timeout_s)
     app.extensions.update(
         settings=settings,
         catalog=catalog,
-        store=store,
-        dispatcher=dispatcher,
         task_order=catalog.order(settings.seed),
+        store=store,
+        long_polls=long_polls,
         metrics=metrics,
+        service=service,
+        shutdown=shutdown,
     )
     for blueprint in (sessions.blueprint, tasks.blueprint, ops.blueprint, openapi.blueprint):
         app.register_blueprint(blueprint)
@@ -57,22 +77,23 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
 
 def _check_token() -> None:
     token = current_app.extensions["settings"].token
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if token and request.endpoint not in ops.OPEN_TO_ALL and not hmac.compare_digest(given.encode(), token.encode()):
-        raise Unauthorized("this server wants `Authorization: Bearer TOKEN`, with its AGENT_SERVER_TOKEN")
+    sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if token and request.endpoint not in ops.OPEN_TO_ALL and not hmac.compare_digest(sent.encode(), token.encode()):
+        raise Unauthorized("this server requires its AGENT_SERVER_TOKEN; send `Authorization: Bearer TOKEN`")
 
 
 def _stack_error(error: StackError) -> tuple[Response, int]:
-    answer = jsonify(error=error.as_dict())
+    response = jsonify(error=error.as_dict())
     if error.http_status in (429, 503):
-        answer.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return answer, error.http_status
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response, error.http_status
 
 
 def _http_error(error: HTTPException) -> tuple[Response, int]:
-    """Flask's own refusals (no such path, wrong method, body too large) in the shape of ours."""
+    """Flask's own errors (unknown path, wrong method, body too large), in the format of all errors."""
     code = (error.name or "error").lower().replace(" ", "_")
-    return jsonify(error={"boundary": "client", "code": code, "message": error.description}), error.code
+    body = {"boundary": "client", "code": code, "message": error.description}
+    return jsonify(error=body), error.code or 500
 
 
 def _unexpected(error: Exception) -> tuple[Response, int]:

@@ -1,1 +1,1 @@
-"""HTTP in, HTTP out; no logic."""
+"""HTTP routes: parse the request, call one part of the server, format the response."""

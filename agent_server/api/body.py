@@ -1,4 +1,7 @@
-"""The JSON body of a request. Invariant: whatever was sent, reading it raises nothing."""
+"""JSON body of a request.
+
+Invariant: reading it raises nothing, whatever the bytes.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ from flask import request
 
 
 def read_json() -> Any:
-    """The body, None where it is no JSON."""
+    """The parsed body; None where it is not JSON."""
     try:
         return request.get_json(force=True, silent=True)
     except RecursionError:  # thousands of brackets

@@ -1,4 +1,4 @@
-"""What there is to work on."""
+"""The list of task ids."""
 
 from flask import Blueprint, Response, current_app, jsonify
 

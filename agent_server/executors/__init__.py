@@ -1,1 +1,1 @@
-"""Where a session's worker runs."""
+"""Executors: they start, watch and end workers."""

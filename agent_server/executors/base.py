@@ -1,4 +1,4 @@
-"""The seam between deciding and running: whoever can start workers, say which have ended, and end them."""
+"""Interface between scheduling and running: an executor starts workers, reports their ends, and signals them."""
 
 import signal
 from typing import Protocol
@@ -7,29 +7,29 @@ from agent_server.worker.job import Job
 
 
 class Executor(Protocol):
-    """A worker is named by its pid, and told from a later process of that number by its start time in clock ticks."""
+    """A worker is identified by its pid and its start time in clock ticks, since pids are reused."""
 
     @property
     def ready(self) -> bool:
         """Workers can be started now."""
 
     def start(self) -> None:
-        """Make ready unless it is. Raises WorkerLost."""
+        """Get ready, where it is not. Raises WorkerLost."""
 
     def stop(self) -> None:
-        """Start no more workers; those that run go on."""
+        """Start no more workers; running ones go on."""
 
     def launch(self, job: Job) -> int:
         """Start a worker for the job and return its pid. Raises WorkerLost."""
 
     def watch(self, pid: int, start_ticks: int | None = None) -> bool:
-        """Watch a worker, ours or an earlier server's; False where it is gone."""
+        """Watch a worker of this or an earlier server; False where it is gone."""
 
     def ended(self) -> list[int]:
-        """Watched workers that have ended since the last call."""
+        """Pids of watched workers that have ended since the last call."""
 
     def signal(self, pid: int, start_ticks: int, number: signal.Signals) -> None:
-        """Signal a worker; one that is gone is fine."""
+        """Signal a worker; no error where it is gone."""
 
     def kill_group(self, pid: int) -> None:
-        """End what an ended worker left behind."""
+        """Kill the processes that an ended worker left behind."""

@@ -10,70 +10,76 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
+from dataclasses import dataclass
 
 from agent_server.config import Settings
-from agent_server.executors import fork_server
+from agent_server.executors.messages import READY, encode_job, receive, send
 from agent_server.sandboxes.processes import read_process
 from agent_server.worker.job import Job
 from client.errors import WorkerLost
 
 PRELOAD_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 2.0
 
 
 class LocalExecutor:
-    """Starts workers and says which of those watched have ended."""
+    """Executor of workers on this machine."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._server: subprocess.Popen | None = None
-        self._connection: socket.socket | None = None
+        self._fork_server: _ForkServer | None = None
         self._lock = threading.Lock()
         self._watched: dict[int, int] = {}  # pid -> pidfd
 
     def start(self) -> None:
-        """Start the fork server unless it runs, and return when it can fork. Raises WorkerLost."""
+        """Start the fork server, where it does not run; returns when it can fork. Raises WorkerLost."""
         if self.ready:
             return
         ours, theirs = socket.socketpair()
         with theirs, (self._settings.log_dir / "fork_server.log").open("ab") as log:
-            self._server = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "agent_server.executors.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+        started = _ForkServer(process, ours)
         ours.settimeout(PRELOAD_TIMEOUT_S)
         try:
-            fork_server.send(ours, self._settings.model_dump_json().encode())
-            ready = fork_server.receive(ours)
-        except OSError as lost:
-            ready = str(lost).encode()
-        if ready != fork_server.READY:
-            ours.close()
-            self.stop()
+            send(ours, self._settings.model_dump_json().encode())
+            answer = receive(ours)
+        except OSError:
+            answer = b""
+        if answer != READY:
+            started.end()
             raise WorkerLost(f"the fork server did not become ready; see {self._settings.log_dir}/fork_server.log")
-        self._connection = ours
+        self._fork_server = started
 
     @property
     def ready(self) -> bool:
-        """The fork server is there and has said so."""
-        return self._connection is not None and self._server.poll() is None
+        """The fork server runs and has answered."""
+        server = self._fork_server
+        return server is not None and server.process.poll() is None
 
     def launch(self, job: Job) -> int:
-        """Fork a worker for the job; returns its pid. Raises WorkerLost where the fork server died of it, perhaps after the
-        fork: the same attempt must not be launched again."""
+        """Fork a worker for the job; returns its pid.
+
+        Raises WorkerLost where the fork server died, perhaps after the fork: this attempt must not be launched again.
+        """
         with self._lock:
             self.start()
+            server = self._fork_server
+            assert server is not None, "start() returned"
             try:
-                fork_server.send(self._connection, fork_server.encode(job))
-                if answer := fork_server.receive(self._connection):
+                send(server.connection, encode_job(job))
+                if answer := receive(server.connection):
                     return int(answer)
             except OSError:
-                pass
+                pass  # it died, as with an empty answer
             self.stop()
         raise WorkerLost("the fork server ended while it started a worker; see fork_server.log in the log folder")
 
     def watch(self, pid: int, start_ticks: int | None = None) -> bool:
-        """Watch a worker, ours or one of an earlier server. False where that process is gone."""
+        """Watch a worker of this or an earlier server. False where that process is gone."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -86,7 +92,7 @@ class LocalExecutor:
         return True
 
     def ended(self) -> list[int]:
-        """Watched workers that have ended since the last call."""
+        """Pids of watched workers that have ended since the last call."""
         poll = select.poll()
         pids = {descriptor: pid for pid, descriptor in self._watched.items()}
         for descriptor in pids:
@@ -98,32 +104,39 @@ class LocalExecutor:
 
     @staticmethod
     def signal(pid: int, start_ticks: int, number: signal.Signals) -> None:
-        """Signal a worker; one that is gone is fine."""
+        """Signal a worker; no error where it is gone."""
         process = read_process(pid)
         if process and process.start_ticks == start_ticks:
-            _ignore_gone(os.kill, pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     @staticmethod
     def kill_group(pid: int) -> None:
-        """End what an ended worker left behind. Workers lead a process group of their own, and its number is not given
-        to another process while one member lives."""
-        _ignore_gone(os.killpg, pid, signal.SIGKILL)
+        """Kill the processes that an ended worker left behind.
+
+        A worker leads a process group of its own, and the group's id is not reused while a member lives.
+        """
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the fork server. Workers go on."""
-        if self._connection:
-            self._connection.close()
-        if self._server:
-            deadline = time.monotonic() + 2.0
-            while self._server.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            self._server.kill()
-            self._server.wait()
-        self._server = self._connection = None
+        if self._fork_server:
+            self._fork_server.end()
+        self._fork_server = None
 
 
-def _ignore_gone(send, pid: int, number: signal.Signals) -> None:
-    try:
-        send(pid, number)
-    except ProcessLookupError:
-        pass
+@dataclass(frozen=True, slots=True)
+class _ForkServer:
+    """A running fork server and this end of its connection."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+    def end(self) -> None:
+        """Close the connection, which ends it; kill it where that takes long."""
+        self.connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=END_TIMEOUT_S)
+        self.process.kill()
+        self.process.wait()

@@ -1,19 +1,17 @@
-"""Numbers for Prometheus: counted from the event stream, or looked up when somebody asks.
+"""Prometheus metrics: counters from the event stream, gauges read at each scrape.
 
-Invariant: nothing is kept here that a restart would have to save; counters begin anew, gauges are read from store and kernel.
+Invariant: no state that a restart would have to save; counters begin at zero, gauges come from store and kernel.
 """
 
-import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent_server.observability.drift import DriftAlarm
-from agent_server.observability.events import ENDS
+from agent_server.observability.events import ENDS, Event
 from agent_server.store.store import Store
 from client.errors import Cancelled
 from client.wire import Status
@@ -23,16 +21,14 @@ SHORT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """`observe` takes the events of agent_server.observability.events; `exposition` answers in Prometheus' text format."""
+    """`observe` counts an event; `exposition` is the text of a scrape. Process figures are prometheus_client's own."""
 
     def __init__(self, store: Store, drift: DriftAlarm, serving: Callable[[], bool]):
         self._registry = CollectorRegistry()
         self._ended = self._counter("sessions_ended", "Sessions that ended", "mode", "status")
         self._failures = self._counter("failures", "Attempts that failed, by boundary and code", "boundary", "code")
         self._retries = self._counter("retries", "Attempts repeated after an infrastructure failure", "code")
-        self._exits = self._counter(
-            "agent_exits", "Completed sessions by the agent's own word for its ending", "exit_status"
-        )
+        self._exits = self._counter("agent_exits", "Completed sessions by the agent's exit status", "exit_status")
         self._resolved = self._counter(
             "sessions_resolved", "Completed sessions whose submission resolved their task", "mode"
         )
@@ -40,9 +36,11 @@ class Metrics:
         self._total = self._histogram("session_seconds", "From the request to the end", LONG, "mode")
         self._phases = self._histogram("phase_seconds", "Seconds of a session's phases", SHORT, "phase")
         self._cpu = self._histogram("phase_cpu_seconds", "CPU seconds of a session's phases", SHORT, "phase")
-        self._registry.register(_Looked(store, drift, serving))
+        self._registry.register(_Gauges(store, drift, serving))
+        ProcessCollector(registry=self._registry)
 
-    def observe(self, event: dict[str, Any]) -> None:
+    def observe(self, event: Event) -> None:
+        """Count an event of agent_server/observability/events.py."""
         name, mode = event["name"], event["mode"] or ""
         if name == "admitted":
             self._queue.labels(mode).observe(event["queue_s"])
@@ -63,6 +61,7 @@ class Metrics:
             self._resolved.labels(mode).inc(event.get("resolved", False))
 
     def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -72,8 +71,8 @@ class Metrics:
         return Histogram(f"agent_server_{name}", meaning, labels, registry=self._registry, buckets=buckets)
 
 
-class _Looked(Collector):
-    """What is true at the moment of the question."""
+class _Gauges(Collector):
+    """State at the moment of the scrape."""
 
     def __init__(self, store: Store, drift: DriftAlarm, serving: Callable[[], bool]):
         self._store, self._drift, self._serving = store, drift, serving
@@ -101,10 +100,10 @@ class _Looked(Collector):
         processes = list(_processes())
         for name, meaning, value in (
             ("ready", "1 while sessions are accepted and run", int(self._serving())),
-            ("live_sandboxes", "Apptainer processes with a sandbox in them", processes.count((SANDBOX_PROCESS, "S"))),
+            ("live_sandboxes", "Running Apptainer sandboxes", processes.count((SANDBOX_PROCESS, "S"))),
             (
                 "zombies",
-                "Ended processes on this machine that nobody has waited for",
+                "Ended processes on this machine that were not reaped",
                 sum(state == "Z" for _, state in processes),
             ),
             (
@@ -117,13 +116,11 @@ class _Looked(Collector):
                 "Apptainer instances of this user; this server starts none",
                 sum(1 for _ in INSTANCES.glob("*/*/*")),
             ),
-            ("memory_bytes", "Resident memory of the serving process", _resident_bytes()),
-            ("open_files", "File descriptors of the serving process", sum(1 for _ in Path("/proc/self/fd").iterdir())),
         ):
             yield GaugeMetricFamily(f"agent_server_{name}", meaning, value=value)
 
 
-SANDBOX_PROCESS = "starter"  # one a sandbox, Apptainer's own program
+SANDBOX_PROCESS = "starter"  # Apptainer's program, one a sandbox
 INSTANCES = Path.home() / ".apptainer" / "instances" / "app"
 
 
@@ -136,8 +133,3 @@ def _processes() -> Iterator[tuple[str, str]]:
             continue  # it ended meanwhile
         name, _, rest = text[text.index("(") + 1 :].rpartition(") ")
         yield name, rest[0]
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()

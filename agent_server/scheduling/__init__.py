@@ -1,1 +1,1 @@
-"""Queueing: which session starts when, and who is woken by what."""
+"""Scheduling: admission of sessions, the server's loop, long polls, semaphores."""

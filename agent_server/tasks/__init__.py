@@ -1,1 +1,1 @@
-"""Task rows and who holds which."""
+"""Task rows and their order."""

@@ -110,7 +110,9 @@ async def _look(http: aiohttp.ClientSession, seen: Seen, done: asyncio.Event) ->
             async with http.get("/metrics") as answer:
                 text = await answer.text()
             memory = next(
-                float(line.split()[1]) for line in text.splitlines() if line.startswith("agent_server_memory_bytes ")
+                float(line.split()[1])
+                for line in text.splitlines()
+                if line.startswith("process_resident_memory_bytes ")
             )
             seen.memory_bytes = max(seen.memory_bytes, memory)
         await asyncio.sleep(0.02)

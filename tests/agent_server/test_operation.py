@@ -159,7 +159,7 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     assert metric(server, 'agent_server_sessions_resolved_total{mode="train"}') == 1.0
     assert metric(server, 'agent_server_sessions{mode="train",status="completed"}') == 1.0
     assert metric(server, 'agent_server_phase_seconds_count{phase="grading"}') == 1.0
-    assert metric(server, "agent_server_ready") == 1.0 and metric(server, "agent_server_memory_bytes") > 10**7
+    assert metric(server, "agent_server_ready") == 1.0 and metric(server, "process_resident_memory_bytes") > 10**7
     hanging = server.create(model, [Hang(60.0)], key="hanging while seen")
     eventually(lambda: "hanging while seen" in model.requests)
     assert metric(server, "agent_server_live_sandboxes") >= 1.0

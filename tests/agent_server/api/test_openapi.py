@@ -20,7 +20,7 @@ from agent_server.api import sessions as sessions_api
 from agent_server.api.openapi import OPERATIONS, WAIT
 from agent_server.app import BODY_LIMIT_BYTES, create_app
 from agent_server.config import Settings
-from agent_server.scheduling.dispatcher import Dispatcher
+from agent_server.scheduling.service import Service
 from client.errors import SandboxDied
 from client.wire import SessionRequest, Status
 from tests.agent_server.conftest import DEMO, eventually
@@ -39,7 +39,7 @@ def app(tmp_path_factory):
         "AGENT_SERVER_TOKEN": TOKEN,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Dispatcher, "ready", True)
+        patch.setattr(Service, "ready", True)
         yield create_app(Settings.from_environment(environment))
 
 
@@ -153,7 +153,7 @@ def test_nasty_bodies_are_refused_by_status(url, data, status):
 
 def test_waiting_clients_keep_nobody_out(app, url, monkeypatch):
     """One more than can be held is answered at once."""
-    monkeypatch.setattr(sessions_api, "_holding", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(sessions_api, "_long_poll_slots", threading.BoundedSemaphore(1))
     request = SessionRequest(session_id="held", group_id="g", mode="train", base_url="http://127.0.0.1:9", api_key="k")
     session_id, _ = app.extensions["store"].submit(request, app.extensions["task_order"])
 
@@ -165,9 +165,9 @@ def test_waiting_clients_keep_nobody_out(app, url, monkeypatch):
 
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(wait, 4)
-        eventually(lambda: sessions_api._holding._value == 0, what="the first is held")
+        eventually(lambda: sessions_api._long_poll_slots._value == 0, what="the first is held")
         assert wait(3600) == "queued" and not first.done()
-        assert first.result() == "queued" and sessions_api._holding._value == 1
+        assert first.result() == "queued" and sessions_api._long_poll_slots._value == 1
 
 
 def test_health_alone_needs_no_token(url):
