@@ -1,1 +1,1 @@
-"""Client processes, their groups, and the samples they bring back."""
+"""Rollouts: groups of client processes, and the samples they return."""

@@ -1,7 +1,7 @@
-"""Runs groups of sessions: launches clients in order, refills infrastructure failures, and ends all of them on the way out.
+"""Groups of rollout sessions: launch in order, refill of infrastructure failures, cancellation on the way out.
 
-Invariant: when `run` returns or raises, no client that it launched is alive and no session of its is open at the gateway.
-One thread, one selector: each client is a process that the kernel wakes us for, so hundreds cost next to nothing.
+Invariant: when `run` returns or raises, none of its clients is alive and none of its sessions is open at the gateway.
+One thread and one selector: the kernel wakes the trainer when a client ends, so hundreds of clients cost little.
 """
 
 import secrets
@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +26,7 @@ TICK_S = 0.5
 
 
 class Gateway(Protocol):
-    """What rollouts need of the gateway's control side."""
+    """The control calls that rollouts make to the gateway."""
 
     def open(self, session_id: str, key: str, sampling: Sampling) -> None: ...
     def close(self, session_id: str) -> Trace: ...
@@ -34,11 +35,11 @@ class Gateway(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How sessions are launched. `max_tries` counts the sessions that one sample may cost."""
+    """Settings of the client processes. `max_tries` bounds the sessions spent on one sample."""
 
     command: str
     base_url: str
-    io_root: Path  # a folder for the sessions' own; exists only while they run
+    io_root: Path  # parent of the sessions' folders; exists only while they run
     env: Mapping[str, str]
     timeout_s: float
     kill_after_s: float  # between SIGTERM and SIGKILL: the time a client has to cancel its session
@@ -49,7 +50,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the sessions of one `run` stand: `queued` have made no model call yet. `rewards` are those of the done."""
+    """Counts of one `run`: `queued` sessions have made no model call yet; `rewards` are those of the `done` ones."""
 
     queued: int
     running: int
@@ -61,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """What `run` brings home: groups in order (a sample that no try could get is missing from its group), every attempt."""
+    """The outcome of `run`: groups in order and every attempt. A sample whose tries all failed is missing."""
 
     groups: tuple[Group, ...]
     attempts: tuple[RolloutResult, ...]
@@ -80,8 +81,8 @@ class Rollouts:
 class _Running:
     process: ClientProcess
     tries: int
-    started: float
-    kill_at: float = float("inf")  # set when SIGTERM was sent
+    started: float  # time.monotonic
+    kill_at: float = float("inf")  # time.monotonic of SIGKILL; set with SIGTERM
     overdue: bool = False
 
 
@@ -94,7 +95,7 @@ class _Batch:
     on_progress: Callable[[Progress], None]
     on_result: Callable[[RolloutResult], None]
     samples: dict[str, list[Sample]]  # by group id, in order of the groups
-    waiting: deque[tuple[str, int]]  # (group id, tries so far)
+    pending: deque[tuple[str, int]]  # (group id, tries so far)
     total: int
     running: dict[int, _Running] = field(default_factory=dict)  # by pidfd
     attempts: list[RolloutResult] = field(default_factory=list)
@@ -102,19 +103,22 @@ class _Batch:
 
 
 class RolloutManager:
-    """Launches and collects sessions. `watch` is called twice a second and may raise, for instance when a service died."""
+    """Launches sessions and collects their results.
+
+    `health_check` is called twice a second and may raise, for instance when a service has died.
+    """
 
     def __init__(
         self,
         settings: ClientSettings,
         gateway: Gateway,
         interrupts: Interrupts,
-        watch: Callable[[], None],
+        health_check: Callable[[], None],
     ):
         self._settings = settings
         self._gateway = gateway
         self._interrupts = interrupts
-        self._watch = watch
+        self._health_check = health_check
 
     def run(
         self,
@@ -125,12 +129,15 @@ class RolloutManager:
         on_progress: Callable[[Progress], None],
         on_result: Callable[[RolloutResult], None],
     ) -> Rollouts:
-        """Get `size` samples for each group. Sessions start in the order of `group_ids`, a group's together; a refill
-        goes first, since its group is the one waited for. `on_result` gets every attempt as it ends, `on_progress`
-        the state twice a second. Raises ModelUnreachable when the gateway is gone, and whatever `watch` raises."""
-        waiting = deque((group_id, 0) for group_id in group_ids for _ in range(size))
-        samples = {group_id: [] for group_id in group_ids}
-        batch = _Batch(mode, sampling, on_progress, on_result, samples, waiting, len(waiting))
+        """Collect `size` samples for each group.
+
+        Sessions start in the order of `group_ids`. A refill goes first: its group is the oldest unfinished one.
+        `on_result` receives every attempt as it ends, `on_progress` the counts twice a second.
+        Raises ModelUnreachable when the gateway does not answer, and what `health_check` raises.
+        """
+        pending = deque((group_id, 0) for group_id in group_ids for _ in range(size))
+        samples: dict[str, list[Sample]] = {group_id: [] for group_id in group_ids}
+        batch = _Batch(mode, sampling, on_progress, on_result, samples, pending, len(pending))
         self._settings.io_root.mkdir(parents=True, exist_ok=True)
         try:
             with selectors.DefaultSelector() as selector:
@@ -138,32 +145,32 @@ class RolloutManager:
                     self._collect(batch, selector)
                 finally:
                     with self._interrupts.deferred():
-                        self._discard_all(batch, selector)
+                        self._cancel_all(batch, selector)
         finally:
             shutil.rmtree(self._settings.io_root, ignore_errors=True)
-        groups = tuple(Group(group_id, tuple(samples)) for group_id, samples in batch.samples.items())
+        groups = tuple(Group(group_id, tuple(members)) for group_id, members in samples.items())
         return Rollouts(groups, tuple(batch.attempts), batch.refills)
 
     def _collect(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         next_tick = 0.0
-        while batch.waiting or batch.running:
-            while batch.waiting and len(batch.running) < self._settings.max_clients:
+        while batch.pending or batch.running:
+            while batch.pending and len(batch.running) < self._settings.max_clients:
                 self._launch(batch, selector)
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 self._interrupts.check()
-                self._watch()
+                self._health_check()
                 self._end_overdue(batch)
-                self._report(batch)
+                self._report_progress(batch)
             for key, _ in selector.select(timeout=TICK_S):
                 with self._interrupts.deferred():
                     self._finish(batch, selector, key.fd)
-        self._report(batch)
+        self._report_progress(batch)
 
     def _launch(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         settings = self._settings
-        group_id, tries = batch.waiting.popleft()
-        # The id is the session's key as well: the part after the dot cannot be guessed.
+        group_id, tries = batch.pending.popleft()
+        # The id is also the session's API key: the random part makes it unguessable.
         session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode, settings.run_id)
         with self._interrupts.deferred():
             self._gateway.open(session.session_id, session.session_id, batch.sampling)
@@ -177,15 +184,15 @@ class RolloutManager:
         exit = running.process.close(running.kill_at if running.overdue else 0.0)
         seconds = time.monotonic() - running.started
         trace = self._gateway.close(running.process.session.session_id)
-        finished = to_result(running.process.session, exit, trace, seconds, running.overdue)
-        batch.attempts.append(finished)
-        group_id = finished.session.group_id
-        if finished.sample:
-            batch.samples[group_id].append(finished.sample)
+        result = to_result(running.process.session, exit, trace, seconds, running.overdue)
+        batch.attempts.append(result)
+        group_id = result.session.group_id
+        if result.sample:
+            batch.samples[group_id].append(result.sample)
         elif running.tries < self._settings.max_tries:
-            batch.waiting.appendleft((group_id, running.tries))
+            batch.pending.appendleft((group_id, running.tries))
             batch.refills += 1
-        batch.on_result(finished)
+        batch.on_result(result)
 
     def _end_overdue(self, batch: _Batch) -> None:
         now = time.monotonic()
@@ -197,18 +204,21 @@ class RolloutManager:
                 running.kill_at = now + self._settings.kill_after_s
                 running.process.terminate()
 
-    def _report(self, batch: _Batch) -> None:
+    def _report_progress(self, batch: _Batch) -> None:
         status = self._gateway.status()
         calling = 0
         for running in batch.running.values():
-            seen = status.get(running.process.session.session_id, {})
-            calling += bool(seen.get("n_calls") or seen.get("in_flight"))
+            calls = status.get(running.process.session.session_id, {})
+            calling += bool(calls.get("n_calls") or calls.get("in_flight"))
         rewards = tuple(sample.reward for samples in batch.samples.values() for sample in samples)
-        queued = len(batch.waiting) + len(batch.running) - calling
+        queued = len(batch.pending) + len(batch.running) - calling
         batch.on_progress(Progress(queued, calling, len(rewards), batch.total, batch.refills, rewards))
 
-    def _discard_all(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
-        """SIGTERM to every client, time to cancel their sessions, SIGKILL to the rest. Nothing to do after a full run."""
+    def _cancel_all(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
+        """SIGTERM to every client, a grace period to cancel their sessions, SIGKILL to the rest.
+
+        After a complete run no client is left and nothing happens.
+        """
         for running in batch.running.values():
             running.process.terminate()
         deadline = time.monotonic() + self._settings.kill_after_s
@@ -219,8 +229,6 @@ class RolloutManager:
                 alive.discard(key.fd)
         for running in batch.running.values():
             running.process.close(deadline)
-            try:
+            with suppress(StackError):  # teardown: if the gateway has failed, its sessions have ended with it
                 self._gateway.close(running.process.session.session_id)
-            except StackError:
-                pass  # teardown: the gateway may be what failed, and its sessions end with it
         batch.running.clear()

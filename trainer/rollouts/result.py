@@ -1,10 +1,9 @@
-"""A client's output joined with the gateway's trace: a sample, or the failure that it is.
+"""Classification of ended clients: client output and gateway trace in, a sample or a typed failure out.
 
-Invariant: no reward ever comes from a failure. A client that did not exit 0 with a finite reward in its output, or whose
-trace lacks calls that the agent server counted, yields a StackError and nothing else.
+Invariant: a failure never carries a reward. A client that did not exit 0 with a finite reward in its output, or whose
+trace lacks calls that the agent server counted, yields a StackError and no sample.
 """
 
-import json
 import math
 import signal
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from trainer.rollouts.process import ClientExit, Session
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """One attempt as it ended: `sample` or `failure`, exactly one of them."""
+    """The outcome of one attempt: exactly one of `sample` and `failure`. `seconds`: from launch to exit."""
 
     session: Session
     exit: ClientExit
@@ -33,15 +32,15 @@ class RolloutResult:
     seconds: float
     sample: Sample | None
     failure: StackError | None
-    alarm: str = ""  # not a failure, yet not as it should be
+    alarm: str = ""  # an anomaly that is no failure
 
 
 def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, overdue: bool) -> RolloutResult:
-    """Decide what an ended client and its trace amount to. Raises nothing."""
+    """Classify an ended client. `overdue`: the trainer terminated it at its time limit. Raises nothing."""
     try:
         if overdue:
             raise ClientTimeout(
-                f"the client ran for {seconds:.0f} s, longer than rollout.client_timeout_s, and was ended"
+                f"a client may run for rollout.client_timeout_s; this one was ended after {seconds:.0f} s"
             )
         sample, alarm = _sample(session, exit, trace)
     except StackError as failure:
@@ -52,12 +51,13 @@ def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, 
 def _sample(session: Session, exit: ClientExit, trace: Trace) -> tuple[Sample, str]:
     if exit.exit_code != 0:
         raise _failure_of(exit)
-    reward = None if exit.output is None else exit.output.get("reward")
+    output = exit.output or {}
+    reward = output.get("reward")
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
         raise NoOutput(
-            f"the client exited 0 but its output JSON has no finite reward (got {reward!r}): {_end(exit.log)}"
+            f"a client that exits 0 must write a finite reward; its output JSON has {reward!r}: {_reason(exit)}"
         )
-    metadata = exit.output.get("metadata")
+    metadata = output.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     alarm = _compare_calls(trace, metadata.get("n_calls"))
     status = str(metadata.get("exit_status", "unknown"))
@@ -65,32 +65,32 @@ def _sample(session: Session, exit: ClientExit, trace: Trace) -> tuple[Sample, s
 
 
 def _compare_calls(trace: Trace, counted: object) -> str:
-    """Fewer calls captured than counted: TraceIncomplete. More: an alarm (an agent that was cut off while the model
-    still answered counts one less). "" where they agree or the server counts none."""
+    """The alarm for calls beyond those counted; "" where the counts agree or the server reports none.
+
+    More calls captured than counted is possible: an agent that is cut off during a call does not count it.
+    Raises TraceIncomplete for fewer calls than counted.
+    """
     if not isinstance(counted, int) or counted == trace.n_calls:
         return ""
     message = f"the gateway captured {trace.n_calls} model calls, the agent server counted {counted}"
     if trace.n_calls < counted:
-        raise TraceIncomplete(f"{message}: does the agent call another model, or another address?")
+        raise TraceIncomplete(f"{message}; check that the agent calls only this model at this address")
     return message
 
 
 def _failure_of(exit: ClientExit) -> StackError:
+    """The failure of a client that did not exit 0: its class by the exit code, its reason by the error file."""
     if exit.exit_code == EXIT_UNREACHABLE:
-        return ServerUnreachable(f"the client could not reach the agent server: {_end(exit.log)}")
+        return ServerUnreachable(f"the client could not reach the agent server: {_reason(exit)}")
     if exit.exit_code in (EXIT_CODES[Status.CANCELLED], -signal.SIGTERM, -signal.SIGKILL):
-        return Cancelled(f"the session was cancelled: {_end(exit.log)}")
-    return SessionFailed(f"the client exited {exit.exit_code}: {_end(exit.log)}", _told(_end(exit.log)))
+        return Cancelled(f"the session was cancelled: {_reason(exit)}")
+    return SessionFailed(
+        f"the client exited {exit.exit_code}: {_reason(exit)}", exit.error.model_dump() if exit.error else {}
+    )
 
 
-def _told(line: str) -> dict:
-    """The JSON object that ends `line`, {} where none does: the client ends its last line with the server's error."""
-    try:
-        told = json.loads(line[line.index("{") :])
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _end(log: str) -> str:
-    return log.splitlines()[-1] if log else "it printed nothing"
+def _reason(exit: ClientExit) -> str:
+    """The message of the error file; without one, the last line of the log."""
+    if exit.error:
+        return exit.error.message
+    return exit.log.splitlines()[-1] if exit.log else "it printed nothing"

@@ -1,4 +1,4 @@
-"""A gateway and clients for rollouts: the gateway is faked at its seam, the clients are real processes."""
+"""Fixtures for rollouts: a fake gateway, and managers that launch real client processes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ REWARDING = (
 
 
 class FakeGateway:
-    """Every session has made one call when it is closed."""
+    """A gateway at which every session has made one call when it is closed."""
 
     def __init__(self):
         self.opened: list[str] = []
@@ -39,16 +39,16 @@ def gateway():
 
 @pytest.fixture
 def make_manager(gateway, tmp_path):
-    """A manager of clients that run a given bash command; further keywords are settings."""
+    """Factory of managers whose clients run a bash command; further keywords are settings."""
 
-    def make(command: str, watch=lambda: None, env=None, interrupts=None, **settings) -> RolloutManager:
+    def make(command: str, health_check=lambda: None, env=None, interrupts=None, **settings) -> RolloutManager:
         settings = {"timeout_s": 60, "kill_after_s": 5, "max_clients": 100, "max_tries": 3} | settings
-        env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})}  # HOME: nobody's profile in a test
+        env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})}  # HOME: no login profile in a test
         return RolloutManager(
             ClientSettings(command, "http://gateway", tmp_path / "sessions", env, **settings),
             gateway,
             interrupts or Interrupts(),
-            watch,
+            health_check,
         )
 
     return make
@@ -56,5 +56,5 @@ def make_manager(gateway, tmp_path):
 
 @pytest.fixture
 def rewarding():
-    """The bash command of a client that finishes with a given reward."""
+    """Factory of bash commands for clients that complete with a reward."""
     return lambda reward: REWARDING.replace("VALUE", str(reward))

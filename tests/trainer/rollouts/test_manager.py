@@ -1,4 +1,4 @@
-"""Groups of real client processes: order, refill, bounded tries, time-outs, and an end that leaves nothing."""
+"""Groups of real client processes: order, refill, bounded tries, timeouts, cancellation without leftovers."""
 
 import os
 import signal
@@ -18,12 +18,12 @@ def run(
     size=2,
     mode="train",
     on_progress=lambda progress: None,
-    on_result=lambda finished: None,
+    on_result=lambda result: None,
 ):
     return manager.run(groups, size, mode, Sampling(), on_progress, on_result)
 
 
-def test_every_group_comes_home_whole_and_in_order(make_manager, gateway, rewarding):
+def test_every_group_is_complete_and_in_order(make_manager, gateway, rewarding):
     rollouts = run(make_manager(rewarding(0.5)), groups=("a", "b", "c"), size=3)
     assert [group.group_id for group in rollouts.groups] == ["a", "b", "c"]
     assert [len(group.samples) for group in rollouts.groups] == [3, 3, 3]
@@ -36,7 +36,7 @@ def test_sessions_start_in_order_and_never_more_than_allowed(make_manager, gatew
     rollouts = run(
         make_manager(rewarding(1), max_clients=2),
         groups=("a", "b", "c"),
-        on_result=lambda finished: most.append(len(gateway.open_now) + 1),
+        on_result=lambda result: most.append(len(gateway.open_now) + 1),
     )
     assert [session_id.split(".")[0] for session_id in gateway.opened] == ["a", "a", "b", "b", "c", "c"]
     assert len(rollouts.samples) == 6 and max(most) <= 2
@@ -68,10 +68,10 @@ def test_an_overdue_client_that_ignores_sigterm_is_killed(make_manager):
         groups=("a",),
         size=1,
     )
-    assert [finished.exit.exit_code for finished in rollouts.attempts] == [-signal.SIGKILL]
+    assert [attempt.exit.exit_code for attempt in rollouts.attempts] == [-signal.SIGKILL]
 
 
-def test_progress_tells_queued_from_running(make_manager, gateway, rewarding):
+def test_progress_distinguishes_queued_from_running(make_manager, gateway, rewarding):
     seen = []
     gateway.status = lambda: {
         gateway.opened[0]: {"n_calls": 0, "in_flight": 1},
@@ -82,8 +82,8 @@ def test_progress_tells_queued_from_running(make_manager, gateway, rewarding):
     assert (seen[-1].queued, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4
 
 
-def test_a_signal_discards_every_session(make_manager, gateway, word, tmp_path, left_alive, interrupts):
-    """SIGTERM is what clients get, so that each can cancel its session; a second Ctrl-C does not cut that short."""
+def test_a_signal_cancels_every_session(make_manager, gateway, word, tmp_path, left_alive, interrupts):
+    """Clients receive SIGTERM and can cancel their sessions; a second Ctrl-C does not interrupt that."""
     discard = f"touch {tmp_path}/$RELAX_SESSION_ID; until [ -e {tmp_path}/second ]; do sleep 0.1; done; exit 143"
     command = f"trap '{discard}' TERM; touch {tmp_path}/ready-$RELAX_SESSION_ID; while :; do sleep 0.1; done"
 
@@ -108,11 +108,11 @@ def test_a_signal_discards_every_session(make_manager, gateway, word, tmp_path, 
 
 
 def test_a_dead_service_ends_the_rollouts(make_manager, gateway, word, left_alive):
-    def watch():
+    def health_check():
         raise ModelUnreachable("the engine died")
 
     with pytest.raises(ModelUnreachable, match="the engine died"):
-        run(make_manager("sleep 600", watch=watch, env={"WORD": word}))
+        run(make_manager("sleep 600", health_check=health_check, env={"WORD": word}))
     assert not gateway.open_now and left_alive() == []
 
 
@@ -126,6 +126,6 @@ def test_a_gateway_that_dies_ends_the_rollouts(make_manager, gateway, word, rewa
     assert left_alive() == []
 
 
-def test_a_hundred_clients_at_once_all_come_home(make_manager, gateway, rewarding):
+def test_a_hundred_clients_at_once_all_return_samples(make_manager, gateway, rewarding):
     rollouts = run(make_manager("sleep 0.5; " + rewarding(1)), groups=[f"g{number}" for number in range(12)], size=8)
     assert len(rollouts.samples) == 96 and not gateway.open_now

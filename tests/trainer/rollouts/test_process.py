@@ -1,5 +1,6 @@
-"""A client process: what it is told, what is read of it, and that nothing of it is left."""
+"""Client processes: environment in, output and error files out, and no process or file left behind."""
 
+import json
 import os
 import select
 import subprocess
@@ -8,7 +9,8 @@ import time
 
 import pytest
 
-from trainer.rollouts.process import ClientProcess, Session
+from client.wire import ERROR_FILE
+from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
 
 
 @pytest.fixture
@@ -32,16 +34,16 @@ def ended(client: ClientProcess, timeout_s: float = 20) -> bool:
 def test_a_client_gets_the_contract_and_its_output_is_read(start, tmp_path):
     client = start(
         """python3 -c 'import json, os; json.load(open(os.environ["RELAX_INPUT_JSON"]))["metadata"]["run_id"]
-told = {name: value for name, value in os.environ.items() if name.startswith("RELAX_")}
-json.dump({"reward": 1, "metadata": told}, open(os.environ["RELAX_OUTPUT_JSON"], "w"))'"""
+relax = {name: value for name, value in os.environ.items() if name.startswith("RELAX_")}
+json.dump({"reward": 1, "metadata": relax}, open(os.environ["RELAX_OUTPUT_JSON"], "w"))'"""
     )
     assert ended(client)
     exit = client.close()
     assert exit.exit_code == 0 and exit.output["reward"] == 1
-    told = exit.output["metadata"]
-    assert told["RELAX_BASE_URL"] == "http://gateway" and told["RELAX_SESSION_ID"] == "group.1"
-    assert told["RELAX_ROLLOUT_MODE"] == "train" and told["RELAX_GROUP_ID"] == "group"
-    assert told["RELAX_OUTPUT_JSON"].startswith(told["RELAX_SESSION_IO_DIR"])
+    variables = exit.output["metadata"]
+    assert variables["RELAX_BASE_URL"] == "http://gateway" and variables["RELAX_SESSION_ID"] == "group.1"
+    assert variables["RELAX_ROLLOUT_MODE"] == "train" and variables["RELAX_GROUP_ID"] == "group"
+    assert variables["RELAX_OUTPUT_JSON"].startswith(variables["RELAX_SESSION_IO_DIR"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -50,7 +52,58 @@ def test_an_unreadable_output_is_none_and_the_log_is_kept(start, output):
     client = start(f"printf '{output}' >$RELAX_OUTPUT_JSON; echo trouble >&2; exit 3")
     assert ended(client)
     exit = client.close()
-    assert (exit.exit_code, exit.output, exit.log) == (3, None, "trouble")
+    assert (exit.exit_code, exit.output, exit.log, exit.error) == (3, None, "trouble", None)
+
+
+def exit_with_error_file(start, tmp_path, content: bytes):
+    (tmp_path / "content").write_bytes(content)
+    client = start(f"cp {tmp_path}/content $RELAX_SESSION_IO_DIR/{ERROR_FILE}; exit 1")
+    assert ended(client)
+    return client.close()
+
+
+@pytest.mark.parametrize("field", [{}, {"field": "task_id"}])
+def test_the_error_file_is_read(start, tmp_path, field):
+    content = {"boundary": "sandbox", "code": "sandbox_died", "message": "ü", "later": 1, **field}
+    exit = exit_with_error_file(start, tmp_path, json.dumps(content).encode())
+    assert exit.exit_code == 1
+    assert exit.error == ErrorRecord(boundary="sandbox", code="sandbox_died", message="ü", **field)
+    assert [path.name for path in tmp_path.iterdir()] == ["content"]
+
+
+ERROR = b'{"boundary": "sandbox", "code": "sandbox_died", "message": %s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not JSON",
+        b'["sandbox", "sandbox_died", "message"]',
+        b"NaN",
+        b"[" * 20_000,
+        b'"\xff"',
+        ERROR % b"NaN",
+        ERROR % b"1",
+        ERROR % b'"\\ud800"',  # half a surrogate pair
+        ERROR.replace(b'"sandbox"', b'""') % b'"x"',
+        ERROR.replace(b'"sandbox"', b'["sandbox"]') % b'"x"',
+        b'{"boundary": "sandbox", "message": "no code"}',
+        ERROR % (b'"%s"' % (b"x" * 10_000_000)),
+        ERROR % (b'"%s"' % (b"x" * MAX_ERROR_BYTES)),
+    ],
+    ids=lambda content: content[:80].decode(errors="replace"),
+)
+def test_a_malformed_error_file_is_ignored(start, tmp_path, content):
+    exit = exit_with_error_file(start, tmp_path, content)
+    assert (exit.exit_code, exit.error) == (1, None)
+
+
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir", "ln -s /dev/zero"])
+def test_an_error_file_that_is_no_file_does_not_block_the_trainer(start, make):
+    client = start(f"{make} $RELAX_SESSION_IO_DIR/{ERROR_FILE}; exit 1")
+    assert ended(client)
+    assert client.close().error is None
 
 
 def test_children_left_behind_end_with_their_client(start, left_alive):
@@ -88,7 +141,8 @@ def test_clients_end_when_the_trainer_is_killed(tmp_path, word, left_alive):
     script = f"""
 import os, sys, time
 from pathlib import Path
-from trainer.rollouts.process import ClientProcess, Session
+from client.wire import ERROR_FILE
+from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
 ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": {word!r}}})
 print("ready", flush=True)
 time.sleep(600)
