@@ -1,15 +1,15 @@
-"""Configurations as text: one TOML file and overrides in, validated whole; the resolved configuration out.
+"""Configurations as text: TOML file and overrides in, the resolved configuration out.
 
-Invariant: `load_config` reports every problem at once, each with the rule, the value and the remedy. It looks at the text only,
-so that a file for another machine can be checked here.
+Invariant: `load_config` validates the whole configuration and reports every problem at once, each with the rule, the
+value and the remedy. It reads the text only, so a file for another machine can be checked here.
 """
 
-import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
+import tomli_w
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from client.errors import ConfigError
 from trainer.config.checks import did_you_mean, did_you_mean_path, find_contradictions
@@ -17,9 +17,10 @@ from trainer.config.schema import Config, config_keys
 
 
 def load_config(file: Path, overrides: list[str]) -> Config:
-    """Read `file`, apply `section.key=value` overrides (values as in TOML; anything else is a string), validate all.
+    """Read `file`, apply `section.key=value` overrides, validate the result.
 
-    Raises ConfigError naming every problem found: unknown keys with the nearest valid one, wrong values, contradictions.
+    A value that is not TOML is a string. Raises ConfigError with every problem: unknown keys with the closest valid
+    one, wrong values, contradictions.
     """
     try:
         tree = tomllib.loads(file.read_text())
@@ -36,29 +37,24 @@ def load_config(file: Path, overrides: list[str]) -> Config:
     else:
         problems = list(find_contradictions(config))
     if problems:
-        raise ConfigError("\n".join([f"{file} cannot be run:", *(f"  - {problem}" for problem in problems)]))
+        raise ConfigError(
+            "\n".join([f"{file} is not a valid configuration:", *(f"  - {problem}" for problem in problems)])
+        )
     return config
 
 
 def to_toml(config: Config) -> str:
-    """The resolved configuration, every default written out, as a file that `load_config` reads back to an equal one."""
-    lines = []
-    for section, values in config.model_dump(mode="json", exclude_none=True).items():
-        lines += [f"[{section}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items()), ""]
-    return "\n".join(lines)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False)  # TOML writes these strings, numbers, booleans and lists as JSON does
+    """The resolved configuration with every default, as TOML that `load_config` reads back to an equal one."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
 def _apply(tree: dict, override: str) -> None:
+    """Set the key of `override` in `tree`. Raises ConfigError where it is not `section.key=value`."""
     dotted, equals, text = override.partition("=")
     if not equals or "." not in dotted:
         raise ConfigError(
-            f"an override is section.key=value, not {override!r}.{did_you_mean(dotted, [key for key, _ in config_keys()])}"
+            f"an override must be section.key=value, not {override!r}."
+            f"{did_you_mean(dotted, [key for key, _ in config_keys()])}"
         )
     *parents, last = dotted.strip().split(".")
     for parent in parents:
@@ -72,7 +68,8 @@ def _apply(tree: dict, override: str) -> None:
     tree[last] = value if isinstance(value, (str, bool, int, float, list, dict)) else text
 
 
-def _explain(error: dict) -> str:
+def _explain(error: ErrorDetails) -> str:
+    """A validation error as the key, the rule and the value."""
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         names = [name for name, _ in config_keys()] if "." in key else list(Config.model_fields)

@@ -1,7 +1,7 @@
-"""What a run can be told: every key with its meaning, default and bounds.
+"""Schema of a run's configuration: every key with its meaning, default and bounds.
 
-Invariant: a Config is frozen and knows no key but these; units stand in the names. `trainer.config.file` reads one from
-TOML, `trainer.config.checks` says what its keys must be to each other and what this machine must have.
+Invariant: a Config is frozen and rejects unknown keys; names end in their unit. `trainer.config.file` reads one from
+TOML. `trainer.config.checks` has the rules across keys and the requirements on this machine.
 """
 
 import os
@@ -19,13 +19,13 @@ CLIENT_SCRIPT = Path(client.__file__).with_name("agent_client.sh")
 
 
 def _expand(path: Path) -> Path:
-    """`$NAME` and `~` become what they stand for; SWE_RL_CACHE, where unset, is the repository's .cache folder."""
+    """Expand `~`, and path components of the form `$NAME`. SWE_RL_CACHE defaults to the repository's .cache folder."""
     environment = {"SWE_RL_CACHE": str(REPOSITORY / ".cache"), **os.environ}
     parts = []
     for part in path.expanduser().parts:
         if part.startswith("$"):
             if part[1:] not in environment:
-                raise ValueError(f"the environment variable {part} is not set: set it or write the path out")
+                raise ValueError(f"the environment variable {part} is not set: set it or write the full path")
             part = environment[part[1:]]
         parts.append(part)
     return Path(*parts)
@@ -38,6 +38,8 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):
+    """Base of all sections: frozen, without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
@@ -45,9 +47,9 @@ class Run(Section):
     name: str = Field(
         "run",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="The run's folder in run.dir; a number is added where it exists.",
+        description="Name of the run's folder in run.dir; a number is appended where it exists.",
     )
-    dir: FilePath = Field(Path("runs"), description="Where runs leave their files.")
+    dir: FilePath = Field(Path("runs"), description="Parent folder of all runs' folders.")
 
 
 class Model(Section):
@@ -62,7 +64,7 @@ class AgentServer(Section):
     url: str | None = Field(
         None,
         pattern=r"^https?://[^\s/]+$",
-        description="A running agent server. Without it one is started here from the keys below.",
+        description="URL of a running agent server; unset: one is started here from the keys below.",
     )
     host: str = Field("127.0.0.1", description="Address the started agent server listens on.")
     port: Port = Field(8300, description="Port the started agent server listens on.")
@@ -73,17 +75,17 @@ class AgentServer(Section):
     agent_config: str = Field("text", description="Agent configuration: text, tools, or the path of a YAML file.")
     train_concurrency: Count = Field(32, description="Training sessions the server runs at once.")
     eval_concurrency: Count = Field(32, description="Held-out sessions the server runs at once.")
-    seed: int = Field(0, description="Orders the training rows.")
-    command_timeout_s: Seconds = Field(60, description="Longest time of one command of the agent.")
+    seed: int = Field(0, description="Seed of the order of the training rows.")
+    command_timeout_s: Seconds = Field(60, description="Time limit of one command of the agent.")
     sandbox_start_timeout_s: Seconds = Field(
-        60, description="Longest time until a sandbox answers; a session starts two."
+        60, description="Time limit until a sandbox answers; a session starts two."
     )
-    agent_timeout_s: Seconds = Field(1800, description="Longest time an agent may work on a session.")
-    grading_timeout_s: Seconds = Field(900, description="Longest time a submission's tests may run.")
+    agent_timeout_s: Seconds = Field(1800, description="Time limit of the agent in a session.")
+    grading_timeout_s: Seconds = Field(900, description="Time limit of a submission's tests.")
     session_timeout_s: Seconds = Field(
-        3000, description="Longest time of a whole session once admitted: sandbox, agent, grading."
+        3000, description="Time limit of a whole session once admitted: sandbox, agent, grading."
     )
-    start_timeout_s: Seconds = Field(60, description="Longest time until the started server answers.")
+    start_timeout_s: Seconds = Field(60, description="Time limit until the started server answers.")
 
 
 class Gateway(Section):
@@ -93,12 +95,13 @@ class Gateway(Section):
         {}, description="Arguments of the model's chat template, for instance { enable_thinking = false }."
     )
     public_url: str | None = Field(
-        None, pattern=r"^https?://[^\s/]+$", description="How agents reach the gateway; default http://host:port."
+        None, pattern=r"^https?://[^\s/]+$", description="URL of the gateway for agents; default http://host:port."
     )
-    start_timeout_s: Seconds = Field(60, description="Longest time until the gateway answers.")
+    start_timeout_s: Seconds = Field(60, description="Time limit until the gateway answers.")
 
     @property
     def url(self) -> str:
+        """The URL of the gateway for agents."""
         return self.public_url or f"http://{self.host}:{self.port}"
 
 
@@ -106,66 +109,68 @@ class Engine(Section):
     port: Port = Field(8100, description="Port vLLM listens on, on 127.0.0.1.")
     max_model_len: Count = Field(description="Context window in tokens: prompt and answer together.")
     dtype: str = Field("bfloat16", description="Number format of the served weights.")
-    eager: bool = Field(False, description="Do not compile the model: ready sooner, samples slower.")
+    eager: bool = Field(False, description="Do not compile the model: vLLM starts sooner and samples slower.")
     kv_cache_gib: float | None = Field(
-        None, gt=0, description="Memory for cached keys and values; unset, vLLM takes nearly all there is."
+        None, gt=0, description="Memory of the KV cache in GiB; unset: vLLM takes nearly all memory."
     )
     cpu_threads: str | None = Field(
-        None, description="Cores of vLLM's threads on a CPU, such as 0-1; unset, vLLM leaves some idle."
+        None, description="CPU cores of vLLM's threads, such as 0-1; unset: vLLM leaves some idle."
     )
-    args: list[str] = Field([], description="Further arguments of the vLLM server, as on its command line.")
-    start_timeout_s: Seconds = Field(600, description="Longest time until vLLM answers.")
+    args: list[str] = Field([], description="Further command-line arguments of the vLLM server.")
+    start_timeout_s: Seconds = Field(600, description="Time limit until vLLM answers.")
 
 
 class Rollout(Section):
-    groups_per_step: Count = Field(description="Task rows a step; each is a group.")
-    group_size: int = Field(ge=2, description="Sessions a group: samples of the same row, compared with each other.")
+    groups_per_step: Count = Field(description="Groups per step, one task row each.")
+    group_size: int = Field(ge=2, description="Sessions per group: samples of one row, compared with each other.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of training sessions.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of the sampling, training and held-out.")
-    max_tokens: Count = Field(description="New tokens a model call, at most.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling (top-p) of training and held-out sessions.")
+    max_tokens: Count = Field(description="Maximum of new tokens per model call.")
     max_tries: Count = Field(
-        3, description="Sessions one sample may cost when infrastructure fails; then its group goes without it."
+        3, description="Sessions per sample when infrastructure fails; then the group goes without it."
     )
-    max_clients: Count = Field(256, description="Client processes at once; more sessions wait for their turn.")
+    max_clients: Count = Field(256, description="Maximum of client processes at once; further sessions wait.")
     client_command: str = Field(
-        f"exec sh '{CLIENT_SCRIPT}'", description="What is run for each session, by /bin/bash -lc."
+        f"exec sh '{CLIENT_SCRIPT}'", description="Shell command of each session's client, run by /bin/bash -lc."
     )
-    client_timeout_s: Seconds = Field(7200, description="Longest time of one client, the server's queue included.")
+    client_timeout_s: Seconds = Field(7200, description="Time limit of one client, the server's queue included.")
 
 
 class Eval(Section):
     tasks: int = Field(0, ge=0, description="Held-out rows evaluated before and after training; 0: none.")
-    samples: Count = Field(4, description="Sessions a held-out row.")
+    samples: Count = Field(4, description="Sessions per held-out row.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature of held-out sessions.")
-    every_steps: int = Field(0, ge=0, description="Evaluate also after every so many steps; 0: only before and after.")
+    every_steps: int = Field(0, ge=0, description="Steps between evaluations; 0: only before and after training.")
 
 
 class Actor(Section):
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where training runs: cpu, cuda or cuda:N.")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Device of the actor: cpu, cuda or cuda:N.")
     compute_dtype: Literal["bfloat16", "float32"] = Field(
         "bfloat16", description="Number format of the forward pass; weights and optimizer are float32."
     )
     learning_rate: float = Field(1e-6, gt=0, description="Constant learning rate of AdamW.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
-    max_microbatch_tokens: Count = Field(4096, description="Tokens that go through the model at once.")
+    max_grad_norm: float = Field(
+        1.0, gt=0, description="Maximum gradient norm; larger gradients are scaled down to it."
+    )
+    max_microbatch_tokens: Count = Field(4096, description="Tokens per forward pass.")
 
 
 class Algorithm(Section):
-    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the probability ratio.")
-    clip_high: float = Field(0.28, gt=0, description="Upper clip of the probability ratio.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the probability ratio, at 1 - clip_low.")
+    clip_high: float = Field(0.28, gt=0, description="Upper clip of the probability ratio, at 1 + clip_high.")
 
 
 class Checkpoint(Section):
-    every_steps: int = Field(0, ge=0, description="Write a checkpoint after every so many steps; 0: only at the end.")
-    keep: Count = Field(2, description="Checkpoints that stay; older ones are removed.")
+    every_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0: only at the end.")
+    keep: Count = Field(2, description="Newest checkpoints that are kept; older ones are removed.")
     resume_from: FilePath | None = Field(
-        None, description="Folder `checkpoints` of an earlier run: the newest in it is continued, up to train.steps."
+        None, description="Folder `checkpoints` of an earlier run: its newest is resumed, up to train.steps."
     )
 
 
 class Config(Section):
-    """Everything a run needs to know. Sections without required keys may be left out."""
+    """A run's whole configuration. Sections without required keys may be left out."""
 
     run: Run = Run()
     model: Model
@@ -183,5 +188,6 @@ class Config(Section):
 def config_keys() -> Iterator[tuple[str, FieldInfo]]:
     """Every `section.key` with its field, in order."""
     for section, field in Config.model_fields.items():
+        assert isinstance(field.annotation, type) and issubclass(field.annotation, Section)
         for key, leaf in field.annotation.model_fields.items():
             yield f"{section}.{key}", leaf

@@ -1,8 +1,8 @@
-"""The servers a run needs (engine, gateway, agent server): started, waited for, stopped with all their processes.
+"""Child servers of a run (engine, gateway, agent server): start, health check, stop.
 
-Invariant: a service's whole process tree ends with `stop()`, and also when the trainer is killed: `trainer/services/supervisor.py`
-stands between and kills what is left. The supervisor watches the *thread* that called `start()`: call it from one that lives
-as long as the service should (the main thread).
+Invariant: a service's whole process tree ends with `stop()`, and also when the trainer is killed. Between the trainer
+and the server runs `trainer/services/supervisor.py`, which kills what is left. The supervisor ends when the *thread*
+that called `start()` ends: call it from a thread that lives as long as the service (the main thread).
 """
 
 import os
@@ -25,16 +25,16 @@ POLL_S = 0.1
 LOG_LINES = 25
 LOG_BYTES = 65536
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception): .+")
-# Servers of a run are on this machine or its network: a proxy named in the environment must not come between.
+# The servers of a run are on this machine or its network: no proxy from the environment.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Service:
-    """One server process and everything it starts.
+    """One server process with its descendants.
 
-    `env` is its whole environment. `log` receives stdout and stderr (appended). `health` is a URL that answers 2xx, or a
-    function that answers True, when the server can be used. `stop_grace_s` is the time between SIGTERM and SIGKILL.
-    `unreachable` is the error class raised when the server does not come up: it names the boundary at fault.
+    `env` is its whole environment. stdout and stderr are appended to `log`. The server is ready when the URL `health`
+    answers 2xx, or the function `health` returns True. `stop_grace_s` is the time between SIGTERM and SIGKILL.
+    `unreachable` is the error class for a server that does not become ready: it names the boundary at fault.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class Service:
         self._log_start = 0
 
     def start(self) -> None:
-        """Start the process and return at once. Raises ConfigError where the health URL's port is already taken."""
+        """Start the process and return at once. Raises ConfigError where the health URL's port is in use."""
         if self._supervisor is not None:
-            raise RuntimeError(f"{self.name} was already started: stop() it first")
+            raise RuntimeError(f"{self.name} is running already: call stop() first")
         if isinstance(self._health, str):
             url = urlsplit(self._health)
+            if url.hostname is None or url.port is None:
+                raise ValueError(f"the health URL of {self.name} must name host and port, not {self._health!r}")
             require_free_port(self.name, url.hostname, url.port)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
@@ -69,11 +71,11 @@ class Service:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the trainer only, which stops us in its order
+                start_new_session=True,  # Ctrl-C in the terminal reaches only the trainer, which stops the services
             )
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Return when healthy; otherwise raise `unreachable`, with the log's last lines, as soon as that is certain."""
+        """Return when the server is healthy. Raises `unreachable`, with the end of the log, if it ends or is late."""
         deadline = time.monotonic() + timeout_s
         while not self._healthy():
             if not self.alive():
@@ -90,18 +92,18 @@ class Service:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def check(self) -> None:
-        """Raise `unreachable`, with the log's last lines, if the process has ended."""
+        """Raise `unreachable`, with the end of the log, if the process has ended."""
         if not self.alive():
             raise self._unreachable(f"{self.name} is not running.{self._log_end()}")
 
     def stop(self) -> None:
-        """End the whole process tree and wait for it; repeatable, and fine if it never started."""
+        """End the whole process tree and wait for it. Repeatable, also before `start()`."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is None:
             return
         if supervisor.poll() is None:
             supervisor.send_signal(signal.SIGTERM)
-        supervisor.wait()  # the supervisor bounds this: it kills after the grace time
+        supervisor.wait()  # bounded: the supervisor kills after the grace time
 
     def _healthy(self) -> bool:
         if not self.alive():
@@ -119,24 +121,24 @@ class Service:
             log.seek(max(self._log_start, self.log.stat().st_size - LOG_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         text = "\n".join([f" The last lines of {self.log}:", *(f"    {line}" for line in lines[-LOG_LINES:])])
-        # A server of many processes reports the cause first and its consequences after.
+        # A server of many processes logs the cause first, then its consequences.
         causes = list(dict.fromkeys(found[0] for line in lines[:-LOG_LINES] if (found := _EXCEPTION.search(line))))
-        return text + "".join(f"\n  named earlier in it: {cause}" for cause in causes[:3])
+        return text + "".join(f"\n  earlier in it: {cause}" for cause in causes[:3])
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nothing listens on now."""
+    """A TCP port without a listener."""
     with socket.create_server((host, 0)) as listener:
         return listener.getsockname()[1]
 
 
 def require_free_port(name: str, host: str, port: int) -> None:
-    """Raise ConfigError where `port` cannot be listened on: another server would answer in this one's place."""
+    """Raise ConfigError where `port` cannot be bound: another server would answer in place of this one."""
     try:
-        # create_server sets SO_REUSEADDR, so a port in TIME_WAIT counts as free, as it does for the servers themselves.
+        # create_server sets SO_REUSEADDR, so a port in TIME_WAIT counts as free, as for the servers themselves.
         socket.create_server((host, port)).close()
     except OSError as error:
         raise ConfigError(
-            f"{name} needs port {port} on {host}, which cannot be used ({error.strerror}): "
-            "end the process that holds it or configure another port."
+            f"{name} needs port {port} on {host}, which cannot be used ({error.strerror}); "
+            "end the process that holds it or configure another port"
         ) from None

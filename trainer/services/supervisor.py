@@ -1,10 +1,10 @@
-"""Keeps one command's whole process tree: started by `trainer.services.service.Service`, run by path, standard library only.
+"""Supervisor of one command's process tree. Started by `trainer.services.service.Service`; standard library only.
 
     python -I -S supervisor.py PARENT_PID GRACE_S COMMAND...
 
-Invariant: when this process ends, nothing that COMMAND started is left, however it detached itself: orphans are adopted
-(child subreaper) and killed. It ends when COMMAND does, on SIGTERM or SIGINT, and when its parent dies (PR_SET_PDEATHSIG).
-Its exit status is COMMAND's, or 128 + signal number.
+Invariant: when this process ends, no descendant of COMMAND is left, however it detached itself. Orphans are adopted
+(child subreaper) and killed. It ends when COMMAND ends, on SIGTERM or SIGINT, and when its parent dies
+(PR_SET_PDEATHSIG). Its exit status is COMMAND's, or 128 + signal number.
 """
 
 import ctypes
@@ -15,47 +15,49 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.01
-SETTLE_S = 1.0
+ORPHAN_GRACE_S = 1.0
 
 
 def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
+    """Run `command` to its end. Returns the exit status; `grace_s` is the time between SIGTERM and SIGKILL."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
-    # Blocked, not handled: sigtimedwait takes them in the loop, so none is lost between two looks.
+    # Blocked, not handled: sigtimedwait takes them in the loop, so none is lost between two waits.
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:  # it died before PDEATHSIG was armed
+    if os.getppid() != parent_pid:  # the parent died before PDEATHSIG was armed
         return 128 + signal.SIGTERM
     supervisor_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, supervisor_pid, prctl, signals)
+        _exec_command(command, supervisor_pid, prctl, signals)
     status = None
     deadline = None
     while status is None and (deadline is None or time.monotonic() < deadline):
-        # With a deadline a look every 50 ms; without one every second, in case a SIGCHLD was merged with another.
-        got = signal.sigtimedwait(signals, 0.05 if deadline else 1.0)
-        if got is not None and got.si_signo != signal.SIGCHLD and deadline is None:
+        # Every 50 ms with a deadline; every second without one, in case a SIGCHLD was merged with another.
+        received = signal.sigtimedwait(signals, 0.05 if deadline else 1.0)
+        if received is not None and received.si_signo != signal.SIGCHLD and deadline is None:
             deadline = time.monotonic() + grace_s
-            os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still ours
+            os.kill(pid, signal.SIGTERM)  # not reaped yet, so the kernel cannot have reused the pid
         status = _reap(pid)
-    # Servers leave helpers that tidy up behind them (multiprocessing's unlinks their shared memory): let those end.
-    deadline = time.monotonic() + (0 if status is None else SETTLE_S)
+    # A server may leave processes that clean up after it (multiprocessing's resource tracker): let them finish.
+    deadline = time.monotonic() + (0 if status is None else ORPHAN_GRACE_S)
     while _children() and time.monotonic() < deadline:
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
         reaped = _reap(pid)
         status = reaped if status is None else status
     while children := _children():
         for child in children:
-            os.kill(child, signal.SIGKILL)  # a child of ours keeps its pid until _reap
+            os.kill(child, signal.SIGKILL)  # a child keeps its pid until _reap
         reaped = _reap(pid)
         status = reaped if status is None else status
         time.sleep(POLL_S)
     return status if status is not None else 128 + signal.SIGKILL
 
 
-def _become(command: list[str], supervisor_pid: int, prctl, signals: set) -> None:
+def _exec_command(command: list[str], supervisor_pid: int, prctl, signals: set) -> None:
+    """Replace the forked child by `command`, in a session of its own, killed by the kernel if the supervisor dies."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor_pid:
         os._exit(128 + signal.SIGKILL)
@@ -69,7 +71,7 @@ def _become(command: list[str], supervisor_pid: int, prctl, signals: set) -> Non
 
 
 def _reap(pid: int) -> int | None:
-    """Reap every ended child; the exit code of `pid` when it was among them."""
+    """Reap every child that has ended. Returns the exit code of `pid` if it was among them."""
     code = None
     while True:
         try:
@@ -84,9 +86,9 @@ def _reap(pid: int) -> int | None:
 
 
 def _children() -> list[int]:
-    """Direct children, adopted ones included. Killing them hands their own children to us, so a loop empties the tree."""
-    me = os.getpid()
-    with open(f"/proc/{me}/task/{me}/children") as file:
+    """Direct children, adopted ones included. Killing one makes its children ours, so a loop empties the tree."""
+    own_pid = os.getpid()
+    with open(f"/proc/{own_pid}/task/{own_pid}/children") as file:
         return [int(pid) for pid in file.read().split()]
 
 

@@ -1,4 +1,4 @@
-"""Configurations: every problem named, at once, with the nearest valid key; the shipped files are valid."""
+"""Configurations: all problems in one error, with the closest valid keys; the shipped files are valid."""
 
 import subprocess
 import sys
@@ -42,9 +42,8 @@ def test_overrides_are_read_as_toml_and_fall_back_to_text():
 
 
 def test_an_override_reaches_into_tables():
-    assert load_config(
-        QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"]
-    ).gateway.chat_template_kwargs == {"enable_thinking": False}
+    config = load_config(QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"])
+    assert config.gateway.chat_template_kwargs == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -109,19 +108,16 @@ def test_a_missing_key_is_named_with_its_meaning(tmp_path):
         load_config(tmp_path / "short.toml", [])
 
 
-def test_an_agent_server_of_ones_own_needs_rows_and_images(tmp_path):
+def test_an_agent_server_of_the_run_needs_rows_and_images(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text(
-        "".join(
-            line + "\n" for line in QUICKSTART.read_text().splitlines() if not line.startswith(("data_path", "sif_dir"))
-        )
-    )
+    lines = QUICKSTART.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith(("data_path", "sif_dir"))))
     with pytest.raises(ConfigError, match="agent_server.data_path is missing"):
         load_config(file, [])
     assert load_config(file, ["agent_server.url=http://127.0.0.1:8600"])
 
 
-def test_a_file_that_is_not_there_or_not_toml(tmp_path):
+def test_a_file_that_is_missing_or_not_toml(tmp_path):
     with pytest.raises(ConfigError, match="Did you mean .*quickstart.toml"):
         load_config(RUNS / "quickstrat.toml", [])
     (tmp_path / "x.toml").write_text("[run\n")
@@ -138,8 +134,8 @@ def test_the_resolved_configuration_reads_back_equal(tmp_path):
 
 
 @pytest.fixture
-def here(tmp_path):
-    """Overrides under which nothing is missing on this machine."""
+def existing_paths(tmp_path):
+    """Overrides with paths that exist on this machine."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 2048}')
     (tmp_path / "tasks").mkdir()
@@ -150,32 +146,25 @@ def here(tmp_path):
     ]
 
 
-def test_a_missing_path_is_named_with_the_nearest(here, tmp_path):
-    assert missing_on_this_machine(load_config(QUICKSTART, here)) == []
+def test_a_missing_path_is_named_with_the_closest(existing_paths, tmp_path):
+    assert missing_on_this_machine(load_config(QUICKSTART, existing_paths)) == []
+    overrides = [*existing_paths, f"agent_server.data_path={tmp_path}/taks", "model.path=/nowhere"]
     with pytest.raises(SetupError) as caught:
-        require_machine(
-            load_config(QUICKSTART, [*here, f"agent_server.data_path={tmp_path}/taks", "model.path=/nowhere"])
-        )
-    assert f"agent_server.data_path ({tmp_path}/taks) does not exist. Did you mean {tmp_path}/tasks?" in str(
-        caught.value
-    )
-    assert "model.path (/nowhere) has no config.json" in str(caught.value)
+        require_machine(load_config(QUICKSTART, overrides))
+    message = str(caught.value)
+    assert f"agent_server.data_path ({tmp_path}/taks) does not exist. Did you mean {tmp_path}/tasks?" in message
+    assert "model.path (/nowhere) has no config.json" in message
 
 
-def test_a_context_beyond_the_models_positions_is_named(here):
-    assert (
-        "the model's 2048 positions"
-        in missing_on_this_machine(load_config(QUICKSTART, [*here, "engine.max_model_len=4096"]))[0]
-    )
-
-
-# --- the command line -----------------------------------------------------------------------------------------------
+def test_a_context_beyond_the_models_positions_is_named(existing_paths):
+    config = load_config(QUICKSTART, [*existing_paths, "engine.max_model_len=4096"])
+    assert "the model's 2048 positions" in missing_on_this_machine(config)[0]
 
 
 def trainer(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", *arguments], capture_output=True, text=True, cwd=RUNS.parents[1]
-    )
+    """Run the trainer's command line."""
+    command = [sys.executable, "-m", "trainer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=RUNS.parents[1])
 
 
 def test_help_lists_every_key_with_its_meaning():
@@ -185,9 +174,8 @@ def test_help_lists_every_key_with_its_meaning():
 
 def test_check_accepts_a_file_for_another_machine():
     done = trainer("check", str(QUICKSTART), "model.path=/nowhere")
-    assert (
-        done.returncode == 0 and "valid" in done.stdout and "not on this machine: model.path (/nowhere)" in done.stdout
-    )
+    assert done.returncode == 0 and "valid" in done.stdout
+    assert "not on this machine: model.path (/nowhere)" in done.stdout
 
 
 def test_run_refuses_with_exit_code_2_and_leaves_nothing(tmp_path):
@@ -198,9 +186,10 @@ def test_run_refuses_with_exit_code_2_and_leaves_nothing(tmp_path):
 
 
 def test_nothing_heavy_is_imported_to_validate():
+    heavy = ("torch", "transformers", "vllm", "aiohttp", "matplotlib", "numpy", "rich")
     code = (
         "import sys; from trainer.__main__ import main; main(['check', 'scripts/runs/quickstart.toml']); "
-        "print([name for name in ('torch', 'transformers', 'vllm', 'aiohttp', 'matplotlib', 'numpy', 'rich') if name in sys.modules])"
+        f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=RUNS.parents[1])
     assert done.stdout.splitlines()[-1] == "[]"

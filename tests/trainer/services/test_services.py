@@ -1,4 +1,4 @@
-"""A service's whole process tree ends: on stop, on its own end, and when the trainer is killed."""
+"""Services: health, errors, and the end of the whole process tree on stop, on exit and when the trainer is killed."""
 
 import http.server
 import os
@@ -19,7 +19,7 @@ ENV = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 
 
 def running(pid: int) -> bool:
-    """True while `pid` is a live process; a zombie that only waits to be reaped is not."""
+    """True while `pid` is a live process; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def shell(tmp_path: Path, script: str, health=lambda: True, **options) -> Servic
     )
 
 
-# A child in the group, one in a session of its own, and an orphan that detached itself twice; all deaf to SIGTERM.
+# A child in the group, one in a session of its own, and an orphan that detached itself twice; all ignore SIGTERM.
 STUBBORN_TREE = """
 trap '' TERM
 echo $$ >> $DIR/pids
@@ -75,10 +75,10 @@ def test_stop_lets_a_server_clean_up_first(tmp_path):
     assert (tmp_path / "bye").read_text() == "bye\n"
 
 
-def test_helpers_may_tidy_up_after_their_server(tmp_path):
-    """As multiprocessing's resource tracker does, which unlinks the shared memory of a server that has ended."""
-    helper = "(while kill -0 $PARENT 2>/dev/null; do sleep 0.01; done; echo tidy > $DIR/tidy) &"
-    service = shell(tmp_path, f"PARENT=$$; {helper} echo > $DIR/up; exec sleep 1000")
+def test_processes_may_clean_up_after_their_server(tmp_path):
+    """multiprocessing's resource tracker does: it unlinks the shared memory of a server that has ended."""
+    cleaner = "(while kill -0 $PARENT 2>/dev/null; do sleep 0.01; done; echo tidy > $DIR/tidy) &"
+    service = shell(tmp_path, f"PARENT=$$; {cleaner} echo > $DIR/up; exec sleep 1000")
     service.start()
     wait_until((tmp_path / "up").exists)
     service.stop()
@@ -115,7 +115,7 @@ time.sleep(1000)
     wait_until(lambda: not any(running(pid) for pid in tree))
 
 
-def test_not_ready_shows_the_logs_end_and_the_boundary(tmp_path):
+def test_a_server_that_is_not_ready_is_reported_with_its_log_and_boundary(tmp_path):
     (tmp_path / "demo.log").write_text("an older run's line\n")
     service = shell(tmp_path, "echo cannot bind >&2; exit 7", health=lambda: False, unreachable=ModelUnreachable)
     service.start()
