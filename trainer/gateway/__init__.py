@@ -1,1 +1,1 @@
-"""The OpenAI-compatible chat API that agents call, in a process of its own; it keeps the exact tokens."""
+"""The gateway: an OpenAI-compatible chat API for agents, which records the exact tokens of every call."""

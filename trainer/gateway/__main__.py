@@ -1,6 +1,7 @@
-"""The gateway's process: `python -m trainer.gateway --engine-url URL --model DIR --port PORT`.
+"""The gateway's command line: `python -m trainer.gateway --engine-url URL --model DIR --port PORT`.
 
-Invariant: it holds no GPU and no weights, only the tokenizer; SIGTERM ends it at once and with it its engine requests.
+Invariant: the process loads the tokenizer, but no weights, and uses no GPU. SIGTERM ends it at once, and its engine
+requests with it.
 """
 
 import argparse
@@ -20,28 +21,31 @@ from trainer.services.service import require_free_port
 
 
 def main() -> int:
+    """Serve until a signal. Returns the exit code: 1 where the port or the model cannot be used."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.gateway", description="Chat completions for agents; token traces for the trainer."
     )
-    parser.add_argument("--engine-url", required=True, help="the vLLM server, e.g. http://127.0.0.1:8100")
-    parser.add_argument(
-        "--model", required=True, help="directory of the model: its tokenizer and chat template are used"
-    )
-    parser.add_argument("--served-name", default="policy", help="the model's name in answers")
+    parser.add_argument("--engine-url", required=True, help="URL of the vLLM server, e.g. http://127.0.0.1:8100")
+    parser.add_argument("--model", required=True, help="folder of the model, for its tokenizer and chat template")
+    parser.add_argument("--served-name", default="policy", help="name of the model in responses")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument(
-        "--chat-template-kwargs", type=json.loads, default={}, metavar="JSON", help="e.g. enable_thinking"
+        "--chat-template-kwargs",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help='arguments of the chat template, e.g. {"enable_thinking": false}',
     )
     args = parser.parse_args()
     token = os.environ.get("GATEWAY_CONTROL_TOKEN")
     if not token:
-        parser.error("GATEWAY_CONTROL_TOKEN must be set in the environment: the trainer's key to the control routes")
+        parser.error("GATEWAY_CONTROL_TOKEN must be set: it is the trainer's token for the control routes")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     generator = VllmGenerator(args.engine_url)
     try:
         require_free_port("the gateway", args.host, args.port)
-        # Late and not AutoTokenizer: that one imports torch, twice the start and the memory of this process.
+        # Imported late. Not AutoTokenizer: it imports torch, which doubles this process's start time and memory.
         from transformers import PreTrainedTokenizerFast
 
         renderer = Renderer(PreTrainedTokenizerFast.from_pretrained(args.model), args.chat_template_kwargs)
@@ -50,7 +54,7 @@ def main() -> int:
         return 1
     app = create_app(Sessions(renderer, generator, args.served_name), token)
     app.on_cleanup.append(lambda _: generator.close())
-    # A client that leaves cancels its handler, and with it its engine request. An access log would cost more than the calls.
+    # A client that disconnects cancels its handler, and so its engine request. An access log costs more than a call.
     web.run_app(
         app,
         host=args.host,

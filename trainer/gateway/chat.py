@@ -1,7 +1,7 @@
-"""OpenAI's chat-completions shapes: a request checked and reduced to what matters, an answer as body or as stream.
+"""OpenAI's chat-completions format: request validation, response bodies and stream chunks.
 
-Invariant: whatever would change the answer and is not supported is refused by name, never ignored; the sampling
-parameters are the exception, since the policy's own win by design.
+Invariant: a parameter that would change the completion and is not supported is refused by name, never ignored. The
+sampling parameters are the exception: the policy's own always apply.
 """
 
 import json
@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, S
 from client.errors import InvalidRequest
 from trainer.engines.base import Completion
 
-# What would change the answer in a way we do not serve: the values that a request may have.
-_SERVED = {
+# Parameters that would change the completion, with the values that are supported.
+_SUPPORTED = {
     "n": (None, 1),
     "stop": (None, []),
     "logprobs": (None, False),
@@ -26,19 +26,23 @@ _SERVED = {
 
 
 def _text(content: Any) -> Any:
-    """Content parts joined to one text; null is empty."""
+    """Join content parts to one text; null becomes the empty string. Raises ValueError for parts that are not text."""
     if content is None:
         return ""
     if not isinstance(content, list):
         return content
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-    if len(texts) != len(content) or not all(isinstance(text, str) for text in texts):
+    texts = [part["text"] for part in content if _is_text_part(part)]
+    if len(texts) != len(content):
         raise ValueError('only parts of the form {"type": "text", "text": "..."} are supported')
     return "".join(texts)
 
 
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
 def _arguments(arguments: Any) -> Any:
-    """A JSON object in a string becomes the object, so that spacing does not matter; other strings stay as they are."""
+    """Parse a string that holds a JSON object, so that whitespace does not matter. Other strings stay unchanged."""
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments)
@@ -68,7 +72,7 @@ class _Message(BaseModel):
     name: StrictStr | None = None
 
     def normalized(self) -> dict:
-        """The message as the chat template sees it, without empty fields; `developer` is the newer name of `system`."""
+        """The message for the chat template, without empty fields. `developer` is the newer name of `system`."""
         role = "system" if self.role == "developer" else self.role
         fields = self.model_dump(exclude={"role"}, exclude_none=True)
         return {"role": role} | {name: value for name, value in fields.items() if value or name == "content"}
@@ -97,7 +101,7 @@ class _Body(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`messages` and `tools` as the chat template takes them; `max_tokens` None: the policy's own limit."""
+    """A validated request: `messages` and `tools` for the chat template; `max_tokens` None: the policy's own limit."""
 
     messages: list[dict]
     tools: list[dict] | None
@@ -107,12 +111,12 @@ class ChatRequest:
 
 
 def parse_chat_request(body: Any) -> ChatRequest:
-    """Raises InvalidRequest with the field's name where the body is not a chat completion request we can serve."""
+    """Validate the JSON value `body`. Raises InvalidRequest with the field's name where it is not supported."""
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object", field="body")
-    for field, served in _SERVED.items():
-        if body.get(field) not in served:
-            message = f"{field}: only {json.dumps(served[1])} is served, not {body[field]!r}: leave it out"
+    for field, supported in _SUPPORTED.items():
+        if body.get(field) not in supported:
+            message = f"{field}: only {json.dumps(supported[1])} is supported, not {body[field]!r}: omit it"
             raise InvalidRequest(message, field=field)
     try:
         parsed = _Body.model_validate(body)
@@ -123,7 +127,7 @@ def parse_chat_request(body: Any) -> ChatRequest:
     limits = [limit for limit in (parsed.max_tokens, parsed.max_completion_tokens) if limit is not None]
     return ChatRequest(
         messages=[message.normalized() for message in parsed.messages],
-        tools=body["tools"] if parsed.tools else None,  # the template is given them as they came, unknown keys too
+        tools=body["tools"] if parsed.tools else None,  # unchanged, with unknown keys, for the chat template
         max_tokens=min(limits, default=None),
         stream=bool(parsed.stream),
         include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
@@ -131,12 +135,12 @@ def parse_chat_request(body: Any) -> ChatRequest:
 
 
 def normalized_answer(message: dict) -> dict:
-    """An answered assistant message in the form that a request's messages are reduced to."""
+    """A sampled assistant message in the normalized form of a request's messages."""
     return _Message.model_validate(message).normalized()
 
 
 def completion_body(model: str, message: dict, completion: Completion, n_prompt_tokens: int) -> dict:
-    """The `chat.completion` object for a sampled `message`."""
+    """The `chat.completion` object of a sampled `message`."""
     finish_reason = "tool_calls" if message.get("tool_calls") else completion.finish_reason
     n_sampled = len(completion.tokens)
     return {
@@ -154,7 +158,7 @@ def completion_body(model: str, message: dict, completion: Completion, n_prompt_
 
 
 def stream_chunks(body: dict, include_usage: bool) -> list[dict]:
-    """The same completion as a sequence of `chat.completion.chunk` objects: the message, its end, the usage if asked for."""
+    """The completion `body` as `chat.completion.chunk` objects: message, finish reason and, if requested, usage."""
     head = {name: body[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     choice = body["choices"][0]
     delta = dict(choice["message"])

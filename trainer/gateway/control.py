@@ -1,6 +1,6 @@
-"""The trainer's side of the gateway: open and close sessions, fetch their traces, say which weights are served.
+"""The trainer's client of the gateway's control routes: open and close sessions, fetch traces, set the weight version.
 
-Invariant: `close` may be repeated: it answers the same trace until newer closed sessions push it out.
+Invariant: `close` is idempotent. It returns the same trace until newer closed sessions displace it.
 """
 
 import requests
@@ -17,17 +17,20 @@ _ERRORS = {error.http_status: error for error in (InvalidRequest, Unauthorized, 
 class GatewayControl:
     """Client of the gateway's control routes; `token` is the gateway's GATEWAY_CONTROL_TOKEN.
 
-    Every method raises ModelUnreachable where no gateway answers, and the ClientError that the gateway's answer names.
+    Every method raises ModelUnreachable without an answer, and the ClientError that matches the answer's status.
     """
 
     def __init__(self, url: str, token: str):
         self._url = url.rstrip("/")
         self._http = requests.Session()
-        self._http.trust_env = False  # the gateway is near: no proxy from the environment
+        self._http.trust_env = False  # no proxy from the environment between servers of one run
         self._http.headers["Authorization"] = f"Bearer {token}"
 
     def open(self, session_id: str, key: str, sampling: Sampling) -> None:
-        """Let an agent call with bearer token `key`. The same again is a retry; another key or sampling is a Conflict."""
+        """Open a session for an agent with the bearer token `key`.
+
+        Idempotent. Raises Conflict where the session is open with another key or sampling, or has ended.
+        """
         body = {
             "session_id": session_id,
             "key": key,
@@ -41,15 +44,15 @@ class GatewayControl:
         self._call("POST", "/control/sessions", body)
 
     def close(self, session_id: str) -> Trace:
-        """End the session: abort its model calls, answer its trace. NotFound where it was never opened or is forgotten."""
+        """End the session, abort its model calls and return its trace. Raises NotFound for an unknown session."""
         return trace_from_wire(self._call("DELETE", f"/control/sessions/{session_id}"))
 
     def status(self) -> dict[str, dict[str, int]]:
-        """Open sessions: `{session_id: {"n_calls": answered calls, "in_flight": calls the engine works on}}`."""
+        """The open sessions: `{session_id: {"n_calls": completed calls, "in_flight": calls in the engine}}`."""
         return self._call("GET", "/control/status")
 
     def set_version(self, version: int) -> None:
-        """Completions from now on carry `version`. Conflict while a call is in flight: its weights would be uncertain."""
+        """Set the weight version of later completions. Raises Conflict while a call is in flight."""
         self._call("PUT", "/control/version", {"version": version})
 
     def _call(self, method: str, path: str, body: dict | None = None):

@@ -1,7 +1,7 @@
-"""Between messages and tokens: prompts through the model's chat template, continuations of sampled turns, answers.
+"""Rendering of messages to tokens with the model's chat template, and parsing of sampled tokens to messages.
 
-Invariant: a sampled turn is never rendered again. What follows it is the template's own text behind an assistant turn,
-so a conversation grows by appending tokens, even where the template would rewrite earlier turns (drop their thinking).
+Invariant: a sampled turn is never rendered again. After it comes the template's own text that follows an assistant
+turn, so a conversation grows by appending tokens, even where the template would rewrite earlier turns (drop thinking).
 """
 
 import json
@@ -17,11 +17,11 @@ _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
 class Renderer:
-    """Renders for one model. `tokenizer`: a transformers tokenizer with a chat template.
+    """Renderer of one model. `tokenizer` is a transformers tokenizer with a chat template.
 
-    `end_of_turn` is the token that closes an assistant turn, `stop_token_ids` those at which the engine must stop
-    (end of turn first). `template_kwargs` go to the template (`enable_thinking`).
-    Raises ConfigError where the template does not close an assistant turn with one special token.
+    `template_kwargs` are arguments of the template (`enable_thinking`). `end_of_turn` is the token that closes an
+    assistant turn; `stop_token_ids` are the tokens at which the engine must stop, the end of turn first.
+    Raises ConfigError where the template does not close an assistant turn with a special token.
     """
 
     def __init__(self, tokenizer, template_kwargs: dict | None = None):
@@ -30,7 +30,7 @@ class Renderer:
         template = tokenizer.get_chat_template()
         self._thinks = "</think>" in template
         self._calls_tools = "<tool_call>" in template
-        # Unguessable, so no message can contain it and shift where the continuation begins.
+        # Unguessable, so that no message can contain it and shift the start of the continuation.
         self._marker = f"assistant-turn-{secrets.token_hex(8)}"
         self.end_of_turn = self._find_end_of_turn()
         eos = tokenizer.eos_token_id
@@ -38,21 +38,21 @@ class Renderer:
         self._thinking_is_open = self._text([{"role": "user", "content": "-"}], None).rstrip().endswith("<think>")
 
     def prompt(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
-        """Tokens of a conversation that begins here, the header of the assistant's turn included."""
+        """Token ids of a new conversation, up to and including the header of the assistant's turn."""
         return self._encode(self._text(messages, tools))
 
     def continuation(
         self, sampled: tuple[int, ...], messages: list[dict], tools: list[dict] | None = None
     ) -> list[int]:
-        """Tokens given between an assistant turn `sampled` by the engine and its next one, `messages` (may be empty) between.
+        """Token ids between the `sampled` assistant turn and the next one, for the `messages` between (may be empty).
 
-        The end of the turn is among them unless the engine sampled it itself (it did not where its limit cut the turn).
+        The end of the turn is included unless the engine sampled it (a turn cut by the token limit has none).
         """
         tokens = self._encode(self._after_assistant_turn(messages, tools, add_generation_prompt=True))
         return tokens[1:] if sampled and sampled[-1] == self.end_of_turn else tokens
 
     def answer(self, sampled: tuple[int, ...], tools: list[dict] | None = None) -> dict:
-        """The assistant message that `sampled` amounts to: content, reasoning apart, tool calls where `tools` were given."""
+        """The assistant message of the `sampled` tokens: content, reasoning and, with `tools`, tool calls."""
         turn = sampled[:-1] if sampled and sampled[-1] in self.stop_token_ids else sampled
         text = self._tokenizer.decode(turn, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         message = {"role": "assistant", "content": text}
@@ -66,7 +66,7 @@ class Renderer:
         return message
 
     def _split_reasoning(self, text: str) -> tuple[str, str]:
-        """(reasoning, content). Thinking that was cut off is all reasoning: the agent must not act on it."""
+        """Split into (reasoning, content). Thinking that was cut off is all reasoning: the agent must not act on it."""
         head, closed, tail = text.partition("</think>")
         if not closed and not self._thinking_is_open and not text.lstrip().startswith("<think>"):
             return "", text
@@ -83,19 +83,20 @@ class Renderer:
                 messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt, **self._kwargs
             )
         except TemplateError as error:
-            raise InvalidRequest(f"messages: the chat template refuses them: {error}", field="messages") from error
+            raise InvalidRequest(f"messages: the chat template rejects them: {error}", field="messages") from error
 
     def _after_assistant_turn(self, messages: list[dict], tools: list[dict] | None, add_generation_prompt: bool) -> str:
-        """The template's text behind an assistant's words when `messages` follow it."""
-        stand_in = [{"role": "user", "content": "-"}, {"role": "assistant", "content": self._marker}]
-        return self._text(stand_in + messages, tools, add_generation_prompt).rpartition(self._marker)[2]
+        """The template's text after an assistant turn's content when `messages` follow."""
+        placeholder = [{"role": "user", "content": "-"}, {"role": "assistant", "content": self._marker}]
+        return self._text(placeholder + messages, tools, add_generation_prompt).rpartition(self._marker)[2]
 
     def _find_end_of_turn(self) -> int:
         tokens = self._encode(self._after_assistant_turn([], None, add_generation_prompt=False))
         if not tokens or tokens[0] not in self._tokenizer.added_tokens_decoder:
             raise ConfigError(
-                "the chat template must close an assistant turn with a special token, for the engine to stop there; this "
-                f"one closes it with {self._tokenizer.decode(tokens)!r}: use a model of the ChatML, Qwen or Llama kind"
+                "the chat template must close an assistant turn with a special token, so that the engine stops there; "
+                f"this one closes it with {self._tokenizer.decode(tokens)!r}; use a model of the ChatML, Qwen or Llama "
+                "kind"
             )
         return tokens[0]
 
@@ -104,13 +105,13 @@ class Renderer:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"messages: half a surrogate pair is no character: {error}", field="messages"
+                f"messages: text must not contain half a surrogate pair: {error}", field="messages"
             ) from None
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def _parse_tool_calls(content: str) -> list[dict]:
-    """Hermes-style calls as OpenAI has them; none at all where one of them cannot be read, so that the agent sees the text."""
+    """Hermes-style tool calls in OpenAI's format. If one is malformed, none is returned: the agent gets the text."""
     calls = []
     for found in _TOOL_CALL.finditer(content):
         try:

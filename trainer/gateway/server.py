@@ -1,6 +1,7 @@
-"""The gateway's HTTP face: OpenAI's API for agents, control routes for the trainer. HTTP in, HTTP out, no logic.
+"""HTTP routes of the gateway: OpenAI's API for agents, control routes for the trainer.
 
-Invariant: every failure leaves as `{"error": {"message", "type", "code", "param"}}` with the status of its class.
+Invariant: routes contain no logic. Every failure is answered as `{"error": {"message", "type", "code", "param"}}` with
+the HTTP status of its class.
 """
 
 import hmac
@@ -38,7 +39,10 @@ class _VersionBody(BaseModel, extra="forbid"):
 
 
 def create_app(sessions: Sessions, control_token: str) -> web.Application:
-    """The gateway as an aiohttp application. Run it with `handler_cancellation=True`: a client that leaves cancels its call."""
+    """The gateway as an aiohttp application.
+
+    Run it with `handler_cancellation=True`: a client that disconnects then cancels its call.
+    """
 
     async def chat_completions(request: web.Request) -> web.StreamResponse:
         session = sessions.for_key(_bearer_token(request))
@@ -78,7 +82,7 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
 
     def require_control(request: web.Request) -> None:
         if not hmac.compare_digest(_bearer_token(request).encode(), control_token.encode()):
-            raise Unauthorized("unknown control token: it must be the gateway's GATEWAY_CONTROL_TOKEN")
+            raise Unauthorized("the control token must be the gateway's GATEWAY_CONTROL_TOKEN; this one is unknown")
 
     async def _control_body(request: web.Request, shape: type[BaseModel]):
         require_control(request)

@@ -1,7 +1,7 @@
-"""A session's life in the gateway: opened by the trainer, called by one agent, closed into a trace.
+"""Sessions of the gateway: opened by the trainer, called by one agent, closed into a trace.
 
-Invariant: a completion is recorded in the tree before anyone is answered, and an identical request gets the recorded
-answer: no retry is sampled twice. After `close` nothing is sampled and no engine request is left.
+Invariant: a completion is recorded in the token tree before it is returned. An identical request gets the recorded
+response, so a retry is never sampled again. After `close` nothing is sampled and no engine request is left.
 """
 
 import asyncio
@@ -14,44 +14,45 @@ from trainer.gateway.chat import ChatRequest, completion_body, normalized_answer
 from trainer.gateway.render import Renderer
 from trainer.gateway.trace import History, TokenTree, trace_to_wire
 
-KEEP_CLOSED = 1024  # closed sessions whose traces can still be asked for
+KEEP_CLOSED = 1024  # closed sessions whose traces are kept
 
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """An engine request in flight and how many agents' requests wait for it (retries of the same coalesce)."""
+    """An engine request in flight, and the number of HTTP requests that wait for it: identical ones coalesce."""
 
     task: asyncio.Task
     n_waiting: int = 0
 
 
 class Session:
-    """One agent's conversation(s) with the model. Not for threads: lives in the gateway's event loop."""
+    """One agent's conversations with the model. Not thread-safe: it belongs to the gateway's event loop."""
 
     def __init__(self, key: str, sampling: Sampling, renderer: Renderer, generator: Generator, model: str):
         self.key, self.sampling = key, sampling
         self._renderer, self._generator, self._model = renderer, generator, model
         self._tree = TokenTree()
-        self._answered: dict[tuple, dict] = {}
+        self._completed: dict[tuple, dict] = {}
         self._in_flight: dict[tuple, _Call] = {}
         self._closed = False
 
     def status(self) -> dict[str, int]:
-        """`n_calls`: distinct calls answered; `in_flight`: calls that the engine works on."""
+        """`n_calls`: distinct completed calls; `in_flight`: calls in the engine."""
         return {"n_calls": len(self._tree), "in_flight": len(self._in_flight)}
 
     async def complete(self, request: ChatRequest) -> dict:
-        """The `chat.completion` body for `request`. Cancelling the last one who waits for a call aborts it in the engine.
+        """The `chat.completion` body for `request`.
 
-        Raises Conflict when the session is closed before the answer is there, and what the generator raises.
+        A call is aborted in the engine when the last request that waits for it is cancelled. Raises Conflict when the
+        session is closed before the call completes, and what the generator raises.
         """
         if self._closed:
             raise _ended()
         history = History(request.messages, request.tools)
         reasoning = tuple(message.get("reasoning_content") for message in request.messages)
         identity = (history.digests[-1], reasoning, request.max_tokens)
-        if identity in self._answered:
-            return self._answered[identity]
+        if identity in self._completed:
+            return self._completed[identity]
         call = self._in_flight.get(identity)
         if call is None:
             call = _Call(asyncio.create_task(self._generate(request, history, identity)))
@@ -62,7 +63,7 @@ class Session:
         finally:
             call.n_waiting -= 1
             if call.n_waiting == 0:
-                call.task.cancel()  # nothing happens to one that has ended
+                call.task.cancel()  # no effect on a completed task
                 if self._in_flight.get(identity) is call:
                     del self._in_flight[identity]
         if call.task.cancelled():
@@ -70,7 +71,7 @@ class Session:
         return call.task.result()
 
     async def close(self) -> dict:
-        """Abort what is in flight, refuse what comes; the trace in wire form."""
+        """Abort calls in flight and refuse later ones. Returns the trace in wire form."""
         self._closed = True
         tasks = [call.task for call in self._in_flight.values()]
         for task in tasks:
@@ -82,21 +83,23 @@ class Session:
     async def _generate(self, request: ChatRequest, history: History, identity: tuple) -> dict:
         turn = self._tree.find(history)
         if turn is None:
-            before, given = [], self._renderer.prompt(request.messages, request.tools)
+            before: list[int] = []
+            new_prompt = self._renderer.prompt(request.messages, request.tools)
         else:
             before = turn.sequence()
-            following = request.messages[turn.n_messages :]
-            given = self._renderer.continuation(turn.completion.tokens, following, request.tools)
+            new_messages = request.messages[turn.n_messages :]
+            new_prompt = self._renderer.continuation(turn.completion.tokens, new_messages, request.tools)
         sampling = self._sampling_for(request)
-        completion = await self._generator.generate(before + given, sampling)
+        completion = await self._generator.generate(before + new_prompt, sampling)
         message = self._renderer.answer(completion.tokens, request.tools)
-        self._tree.add(turn, given, completion, history, normalized_answer(message))
-        # Here and not in `complete`: a client may leave in the instant between.
-        self._answered[identity] = completion_body(self._model, message, completion, len(before) + len(given))
-        return self._answered[identity]
+        self._tree.add(turn, new_prompt, completion, history, normalized_answer(message))
+        # Here and not in `complete`: the client may disconnect before `complete` resumes.
+        n_prompt_tokens = len(before) + len(new_prompt)
+        self._completed[identity] = completion_body(self._model, message, completion, n_prompt_tokens)
+        return self._completed[identity]
 
     def _sampling_for(self, request: ChatRequest) -> Sampling:
-        """The policy's own sampling; a request may only ask for fewer tokens."""
+        """The policy's own sampling; a request can only lower `max_tokens`."""
         policy = self.sampling
         return replace(
             policy,
@@ -117,7 +120,7 @@ class Sessions:
         self._closed_keys: set[str] = set()
 
     def open(self, session_id: str, key: str, sampling: Sampling) -> None:
-        """Open a session; the same again changes nothing. Conflict for another key or sampling, or an ended session."""
+        """Open a session. Idempotent. Raises Conflict for another key or sampling, or an ended session."""
         known = self._open.get(session_id)
         if known is not None and (known.key, known.sampling) == (key, sampling):
             return
@@ -131,39 +134,37 @@ class Sessions:
         self._open[session_id] = self._by_key[key] = session
 
     def for_key(self, key: str) -> Session:
-        """The open session of an agent's bearer token. Raises Unauthorized, or Conflict where it has ended."""
+        """The open session of an agent's bearer token. Raises Unauthorized, or Conflict where the session has ended."""
         session = self._by_key.get(key)
         if session is not None:
             return session
         if key in self._closed_keys:
             raise _ended()
-        raise Unauthorized("unknown API key: it must be the session key that the trainer opened")
+        raise Unauthorized("the API key must be that of an open session; this one is unknown")
 
     async def close(self, session_id: str) -> dict:
-        """Close a session, or find it closed; its trace in wire form. NotFound where it is unknown or forgotten."""
+        """Close a session. Idempotent. Returns its trace in wire form. Raises NotFound for an unknown session."""
         session = self._open.get(session_id)
         if session is not None:
             trace = await session.close()
-            if self._open.pop(session_id, None) is not None:  # else a second close came through while we waited
+            if self._open.pop(session_id, None) is not None:  # else a concurrent close was faster
                 del self._by_key[session.key]
                 self._remember(session_id, session.key, trace)
         if session_id not in self._closed:
             raise NotFound(
-                f"no session {session_id}: it was never opened or ended more than {KEEP_CLOSED} sessions ago"
+                f"no session {session_id}: it was never opened, or {KEEP_CLOSED} sessions have been closed since"
             )
         return self._closed[session_id][1]
 
     def status(self) -> dict[str, dict[str, int]]:
-        """`{session_id: {"n_calls", "in_flight"}}` of the open sessions."""
+        """The open sessions: `{session_id: {"n_calls", "in_flight"}}`."""
         return {session_id: session.status() for session_id, session in self._open.items()}
 
     def set_version(self, version: int) -> None:
-        """Completions from now on carry `version`. Raises Conflict while a call is in flight."""
+        """Set the weight version of later completions. Raises Conflict while a call is in flight."""
         busy = [session_id for session_id, status in self.status().items() if status["in_flight"]]
         if busy:
-            raise Conflict(
-                f"the weights' version cannot change while calls are in flight: close {', '.join(busy)} first"
-            )
+            raise Conflict(f"the weight version cannot change while calls are in flight: close {', '.join(busy)} first")
         self._generator.version = version
 
     def _remember(self, session_id: str, key: str, trace: dict) -> None:

@@ -1,7 +1,7 @@
-"""A session's token tree: what the engine was given and what it sampled, turn by turn, branching where an agent diverges.
+"""Token tree of a session: prompt and sampled tokens, turn by turn, with a branch where an agent rewrites its history.
 
-Invariant (token in, token out): a turn's `sequence` is exactly what the engine saw and sampled. Messages serve only to
-find the turn that a request continues; they never become tokens here.
+Invariant (token in, token out): a turn's `sequence` is exactly what the engine received and sampled. Messages only
+serve to find the turn that a request continues; they never become tokens here.
 """
 
 import hashlib
@@ -14,30 +14,32 @@ from trainer.records import Segment, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One answered call. `given`: prompt tokens beyond the parent's sequence. `n_messages`: the history's length, answer
-    included. `answer`: the assistant message as the agent received it."""
+    """One completed call.
+
+    `new_prompt` are the prompt tokens after the parent's sequence. `answer` is the assistant message that the agent
+    received, normalized. `n_messages` counts the messages of the history, the answer included.
+    """
 
     parent: "Turn | None"
-    given: tuple[int, ...]
+    new_prompt: tuple[int, ...]
     completion: Completion
     answer: dict
     n_messages: int
 
     def path(self) -> list["Turn"]:
         """The turns from the root to this one."""
-        turns, turn = [], self
-        while turn is not None:
-            turns.append(turn)
-            turn = turn.parent
+        turns = [self]
+        while (parent := turns[-1].parent) is not None:
+            turns.append(parent)
         return turns[::-1]
 
     def sequence(self) -> list[int]:
-        """All tokens from the root to this turn's end, as the engine had them."""
-        return [token for turn in self.path() for token in (*turn.given, *turn.completion.tokens)]
+        """All tokens from the root to the end of this turn: one engine sequence."""
+        return [token for turn in self.path() for token in (*turn.new_prompt, *turn.completion.tokens)]
 
 
 class History:
-    """A request's messages and tools, reduced to one digest a prefix: equal digests mean that the agent sent the same."""
+    """A request's messages and tools, with one digest per prefix. Equal digests mean equal prefixes."""
 
     def __init__(self, messages: list[dict], tools: list[dict] | None):
         self.messages = messages
@@ -51,9 +53,9 @@ class History:
 
 
 class TokenTree:
-    """Grows by one turn an answered call."""
+    """The turns of a session, one per completed call."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._turns: list[Turn] = []
         self._by_history: dict[bytes, list[Turn]] = {}
 
@@ -61,30 +63,31 @@ class TokenTree:
         return len(self._turns)
 
     def find(self, history: History) -> Turn | None:
-        """The turn with the longest history that `history` begins with, the assistant's messages unaltered; None: none."""
+        """The turn that `history` continues: the one with the longest history that is a prefix of it. None without one.
+
+        The assistant's messages in the prefix must be unaltered.
+        """
         for digest in reversed(history.digests):
-            for turn in reversed(
-                self._by_history.get(digest, ())
-            ):  # the same words may have been sampled more than once
+            for turn in reversed(self._by_history.get(digest, ())):  # the same text may have been sampled repeatedly
                 if _same_reasoning(turn, history.messages):
                     return turn
         return None
 
     def add(
-        self, parent: Turn | None, given: list[int], completion: Completion, history: History, answer: dict
+        self, parent: Turn | None, new_prompt: list[int], completion: Completion, history: History, answer: dict
     ) -> Turn:
-        """Record that the engine, given `parent`'s sequence and then `given`, sampled `completion`."""
-        turn = Turn(parent, tuple(given), completion, answer, len(history.messages) + 1)
+        """Record that the engine sampled `completion` after `parent`'s sequence and `new_prompt`."""
+        turn = Turn(parent, tuple(new_prompt), completion, answer, len(history.messages) + 1)
         self._turns.append(turn)
         self._by_history.setdefault(history.with_answer(answer), []).append(turn)
         return turn
 
     def trace(self) -> Trace:
-        """The tree as segments: two a turn, given then sampled; parents stand before children as turns are added."""
+        """The tree as segments, two per turn: prompt, then sampled. Parents precede children."""
         segments: list[Segment] = []
         last_segment: dict[Turn | None, int] = {None: -1}
         for turn in self._turns:
-            segments.append(Segment(last_segment[turn.parent], False, turn.given))
+            segments.append(Segment(last_segment[turn.parent], False, turn.new_prompt))
             completion = turn.completion
             segments.append(
                 Segment(
@@ -106,7 +109,7 @@ def trace_to_wire(trace: Trace) -> dict:
 
 
 def trace_from_wire(wire: dict) -> Trace:
-    """The trace that `trace_to_wire` was given; floats survive exactly."""
+    """The inverse of `trace_to_wire`; floats are preserved exactly."""
     segments = (
         Segment(**{**segment, "tokens": tuple(segment["tokens"]), "logprobs": tuple(segment["logprobs"])})
         for segment in wire["segments"]
@@ -115,7 +118,7 @@ def trace_from_wire(wire: dict) -> Trace:
 
 
 def _same_reasoning(turn: Turn, messages: list[dict]) -> bool:
-    """Agents may drop the reasoning they were answered (most do); changing it is a divergence."""
+    """True unless an agent has altered its reasoning. Dropping it is allowed: most agents do."""
     for ancestor in turn.path():
         sent = messages[ancestor.n_messages - 1].get("reasoning_content")
         if sent and sent != ancestor.answer.get("reasoning_content"):
@@ -124,7 +127,7 @@ def _same_reasoning(turn: Turn, messages: list[dict]) -> bool:
 
 
 def _canonical(message: dict) -> dict:
-    """What makes two messages the same: for an assistant's, content and calls, not ids, spacing of JSON, or reasoning."""
+    """The part of a message that identifies it: of an assistant's, content and calls, without ids and reasoning."""
     if message["role"] != "assistant":
         return message
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]

@@ -1,12 +1,17 @@
-"""The generator that stands in for vLLM: it samples what the test says, and remembers exactly what it was given."""
+"""Fixtures for the gateway: a fake engine that records its calls, and a served gateway with one open session."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from tests.trainer.gateway.calls import CONTROL, opening
 from trainer.engines.base import Completion, Sampling
+from trainer.gateway.render import Renderer
+from trainer.gateway.server import create_app
+from trainer.gateway.session import Sessions
 
 
 @dataclass
@@ -19,7 +24,7 @@ class Call:
 
 @dataclass
 class FakeGenerator:
-    """`reply(prompt)` gives the tokens to sample; while `open` is not set, requests stay in flight."""
+    """A fake `Generator`: samples `reply(prompt)`. While `open` is not set, requests stay in flight."""
 
     reply: Callable[[list[int]], list[int]]
     version: int = 0
@@ -54,3 +59,22 @@ def fake_generator():
 def bash_tool() -> dict:
     command = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
     return {"type": "function", "function": {"name": "bash", "description": "Run a command", "parameters": command}}
+
+
+@pytest.fixture
+def gateway(thinking_tokenizer, fake_generator):
+    """Runner of scenarios, `async (client, generator)`, against a gateway with one open session of key `key`."""
+    renderer = Renderer(thinking_tokenizer)
+
+    def run(scenario, text="Hello.", limit=64):
+        async def main():
+            generator = fake_generator(lambda _: [*thinking_tokenizer.encode(text), renderer.end_of_turn])
+            server = TestServer(create_app(Sessions(renderer, generator, "policy"), "control"))
+            async with TestClient(server) as client:
+                opened = await client.post("/control/sessions", headers=CONTROL, json=opening("one", "key", limit))
+                assert opened.status == 200
+                return await scenario(client, generator)
+
+        return asyncio.run(main())
+
+    return run

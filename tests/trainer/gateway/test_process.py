@@ -1,4 +1,4 @@
-"""The gateway as a process: what it needs to start, and that SIGTERM ends it with calls in flight."""
+"""The gateway as a process: its requirements at start, and its end on SIGTERM with calls in flight."""
 
 import asyncio
 import os
@@ -27,43 +27,34 @@ def tokenizer_dir(tmp_path_factory, chatml_tokenizer):
 
 
 def command(engine_url, model, port):
-    return [
-        sys.executable,
-        "-m",
-        "trainer.gateway",
-        "--engine-url",
-        engine_url,
-        "--model",
-        str(model),
-        "--port",
-        str(port),
-    ]
+    arguments = ["--engine-url", engine_url, "--model", str(model), "--port", str(port)]
+    return [sys.executable, "-m", "trainer.gateway", *arguments]
 
 
-def test_a_missing_token_and_a_taken_port_are_said(tokenizer_dir):
+def test_a_missing_token_and_a_port_in_use_are_reported(tokenizer_dir):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = command("http://127.0.0.1:9", tokenizer_dir, port)
         without = {name: value for name, value in ENV.items() if name != "GATEWAY_CONTROL_TOKEN"}
-        for env, status, words in ((without, 2, "GATEWAY_CONTROL_TOKEN must be set"), (ENV, 1, f"needs port {port}")):
+        for env, status, message in ((without, 2, "GATEWAY_CONTROL_TOKEN must be set"), (ENV, 1, f"needs port {port}")):
             ended = subprocess.run(arguments, env=env, capture_output=True, text=True)
-            assert ended.returncode == status and words in ended.stderr and "Traceback" not in ended.stderr
+            assert ended.returncode == status and message in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_sigterm_drops_what_is_in_flight(tokenizer_dir, tmp_path):
-    """The engine sees its connection close, the agent too; the process ends by itself, well before it would be killed."""
-    gone = asyncio.Event()
-    came = asyncio.Event()
+def test_sigterm_aborts_calls_in_flight(tokenizer_dir, tmp_path):
+    """The connections of engine and agent close, and the process ends by itself, long before it would be killed."""
+    aborted = asyncio.Event()
+    started = asyncio.Event()
 
     async def models(_):
         return web.json_response({"data": [{"max_model_len": 2048}]})
 
     async def completions(_):
-        came.set()
+        started.set()
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            gone.set()
+            aborted.set()
             raise
 
     async def main():
@@ -92,9 +83,9 @@ def test_sigterm_drops_what_is_in_flight(tokenizer_dir, tmp_path):
                     http.post(url + "/v1/chat/completions", headers={"Authorization": "Bearer key"}, json=body)
                 )
                 async with asyncio.timeout(20):
-                    await came.wait()
+                    await started.wait()
                     await asyncio.to_thread(service.stop)
-                    await gone.wait()
+                    await aborted.wait()
                     with pytest.raises(aiohttp.ClientError):
                         await post
         finally:

@@ -1,4 +1,4 @@
-"""Prompts, continuations and answers, for a plain template and for one that rewrites earlier turns."""
+"""Prompts, continuations and parsed messages, with a plain template and one that rewrites earlier turns."""
 
 import json
 
@@ -28,8 +28,8 @@ def sampled(renderer, tokenizer, text, end=True):
 
 
 @pytest.mark.parametrize("end", [True, False])
-def test_appending_gives_what_the_template_gives(plain, chatml_tokenizer, end):
-    """Also where a limit cut the turn: the end of the turn is then among the given tokens."""
+def test_appending_equals_rendering_the_whole(plain, chatml_tokenizer, end):
+    """Also where the token limit cut the turn: the continuation then begins with the end of the turn."""
     turn = sampled(plain, chatml_tokenizer, "```bash\ncat total.py\n```", end)
     grown = plain.prompt([SYSTEM, USER]) + list(turn) + plain.continuation(turn, [OBSERVATION])
     whole = plain.prompt([SYSTEM, USER, {"role": "assistant", "content": "```bash\ncat total.py\n```"}, OBSERVATION])
@@ -37,12 +37,12 @@ def test_appending_gives_what_the_template_gives(plain, chatml_tokenizer, end):
     assert plain.end_of_turn == chatml_tokenizer.convert_tokens_to_ids("<|im_end|>") == plain.stop_token_ids[0]
 
 
-def test_a_continuation_carries_no_second_system_prompt(plain, chatml_tokenizer):
+def test_a_continuation_has_no_second_system_prompt(plain, chatml_tokenizer):
     text = chatml_tokenizer.decode(plain.continuation((plain.end_of_turn,), [OBSERVATION]))
     assert text == f"\n<|im_start|>user\n{OBSERVATION['content']}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_thinking_stays_where_the_template_would_drop_it(thinking, thinking_tokenizer):
+def test_thinking_is_kept_where_the_template_would_drop_it(thinking, thinking_tokenizer):
     turn = sampled(thinking, thinking_tokenizer, "<think>\nmust add\n</think>\n\nUse sed.")
     answer = normalized_answer(thinking.answer(turn))
     assert answer == {"role": "assistant", "content": "Use sed.", "reasoning_content": "must add"}
@@ -52,15 +52,14 @@ def test_thinking_stays_where_the_template_would_drop_it(thinking, thinking_toke
     assert grown.replace("<think>\nmust add\n</think>\n\n", "") == rerendered
 
 
-def test_tool_results_follow_as_the_template_gathers_them(thinking, thinking_tokenizer, bash_tool):
+def test_tool_results_are_grouped_as_by_the_template(thinking, thinking_tokenizer, bash_tool):
     call = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
     turn = sampled(thinking, thinking_tokenizer, f"<think>\nlook\n</think>\n\nLooking.\n{call}")
     answer = thinking.answer(turn, [bash_tool])
     assert answer["content"] == "Looking." and answer["reasoning_content"] == "look"
     (tool_call,) = answer["tool_calls"]
-    assert tool_call["function"]["name"] == "bash" and json.loads(tool_call["function"]["arguments"]) == {
-        "command": "ls"
-    }
+    assert tool_call["function"]["name"] == "bash"
+    assert json.loads(tool_call["function"]["arguments"]) == {"command": "ls"}
     results = [{"role": "tool", "content": text, "tool_call_id": tool_call["id"]} for text in ("one", "two")]
     grown = (
         thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
@@ -68,7 +67,7 @@ def test_tool_results_follow_as_the_template_gathers_them(thinking, thinking_tok
     assert grown == thinking.prompt([SYSTEM, USER, normalized_answer(answer), *results], [bash_tool])
 
 
-def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):
+def test_several_tool_calls_and_none(thinking, thinking_tokenizer, bash_tool):
     call = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
     two = thinking.answer(sampled(thinking, thinking_tokenizer, call + call), [bash_tool])
     assert len(two["tool_calls"]) == 2 and len({c["id"] for c in two["tool_calls"]}) == 2 and two["content"] is None
@@ -87,18 +86,16 @@ def test_several_calls_and_none(thinking, thinking_tokenizer, bash_tool):
         "[" * 3000,
     ],
 )
-def test_a_call_that_cannot_be_read_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
+def test_a_malformed_tool_call_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
     text = f'<tool_call>{bad}</tool_call><tool_call>{{"name": "bash", "arguments": {{}}}}</tool_call>'
-    assert thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool]) == {
-        "role": "assistant",
-        "content": text,
-    }
+    answer = thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool])
+    assert answer == {"role": "assistant", "content": text}
 
 
-def test_thinking_that_was_cut_is_no_content(thinking, thinking_tokenizer, plain, chatml_tokenizer):
+def test_truncated_thinking_is_no_content(thinking, thinking_tokenizer, plain, chatml_tokenizer):
     turn = sampled(thinking, thinking_tokenizer, "<think>\n```bash\nrm -rf /\n```", end=False)
     assert thinking.answer(turn) == {"role": "assistant", "content": "", "reasoning_content": "```bash\nrm -rf /\n```"}
-    # A model whose template knows no thinking means such words as they stand.
+    # With a template without thinking, the same text is content.
     turn = sampled(plain, chatml_tokenizer, "<think> is a tag</think>")
     assert plain.answer(turn)["content"] == "<think> is a tag</think>"
 
@@ -115,7 +112,7 @@ def test_template_kwargs_and_a_prompt_that_opens_the_thinking(thinking_tokenizer
     assert renderer.answer(sampled(renderer, opened, "ad", end=False))["content"] == ""
 
 
-def test_what_a_model_cannot_do_is_said(plain, thinking, bash_tool, chatml_tokenizer):
+def test_unsupported_requests_and_templates_are_rejected(plain, thinking, bash_tool, chatml_tokenizer):
     with pytest.raises(InvalidRequest, match="does not render tool calls"):
         plain.prompt([USER], [bash_tool])
     strict = chatml_tokenizer.__class__(tokenizer_object=chatml_tokenizer.backend_tokenizer, eos_token="<|im_end|>")

@@ -1,4 +1,4 @@
-"""Properties of the token tree over any conversation: what is kept is what the generator was given and sampled."""
+"""Properties of the token tree over random conversations: it holds exactly the engine's prompts and samples."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def chat(messages, tools=None, max_tokens=None) -> ChatRequest:
 
 
 texts = st.text(max_size=12) | st.sampled_from(["<|im_end|>", "<think>x</think>y", "<tool_call>{}</tool_call>", "\n"])
-given_messages = st.lists(
+new_messages = st.lists(
     st.one_of(
         st.builds(lambda text: {"role": "user", "content": text}, texts),
         st.builds(lambda text: {"role": "tool", "content": text, "tool_call_id": "1"}, texts),
@@ -68,7 +68,7 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
 
     async def converse() -> Trace:
         session = Session("key", SAMPLING, renderer, fake, "model")
-        # Histories an agent may go on from, each with the engine's sequences that end in it (none: it begins a context).
+        # Histories that an agent may continue, each with the engine's sequences that end in it (none: a new context).
         ends: dict[str, tuple[list[dict], list[tuple[int, ...]]]] = {"[]": ([], [])}
         bodies = []
         for _ in range(draw(st.integers(1, 8))):
@@ -77,13 +77,13 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
                 history, sequences_before = edited(history, draw(st.integers(0, len(history) - 1))), []
             elif draw(st.booleans()):  # most agents do not send reasoning back
                 history = [without_reasoning(message) for message in history]
-            messages = history + draw(given_messages) or [{"role": "user", "content": "go"}]
+            messages = history + draw(new_messages) or [{"role": "user", "content": "go"}]
             max_tokens = draw(st.sampled_from([None, None, 2, 100]))
 
             n_calls = len(fake.calls)
             body = await session.complete(chat(messages, tools, max_tokens))
             assert body is await session.complete(chat([dict(m) for m in messages], tools, max_tokens))  # a retry
-            if len(fake.calls) == n_calls:  # the very request was made before
+            if len(fake.calls) == n_calls:  # an identical request was made before
                 assert body in bodies
                 continue
             bodies.append(body)
@@ -103,7 +103,9 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
     assert [[token for token, _ in whole] for whole in wholes] == [[*call.prompt, *call.tokens] for call in fake.calls]
     assert trace.n_sampled() == sum(len(call.tokens) for call in fake.calls)
     assert trace.n_calls == len(fake.calls)
-    for whole, call in zip(wholes, fake.calls):  # the last turn's mask; every earlier turn is the last of its own whole
+    for whole, call in zip(
+        wholes, fake.calls, strict=True
+    ):  # the last turn's mask; every earlier turn is the last of its own whole
         assert [sampled for _, sampled in whole[len(call.prompt) :]] == [True] * len(call.tokens)
         assert not whole[len(call.prompt) - 1][1]
     for segment in trace.segments:
@@ -116,8 +118,8 @@ def plain_session(tokenizer, fake_generator, text="ok"):
     return Session("key", Sampling(), renderer, fake, "model"), fake, renderer
 
 
-def test_each_message_is_given_once(chatml_tokenizer, fake_generator):
-    """Where the template changes nothing in hindsight, each prompt is the template's own of the whole conversation."""
+def test_each_message_is_rendered_once(chatml_tokenizer, fake_generator):
+    """With a template that never rewrites earlier turns, each prompt equals the rendering of the whole conversation."""
     session, fake, renderer = plain_session(chatml_tokenizer, fake_generator)
 
     async def converse():
@@ -135,8 +137,8 @@ def test_each_message_is_given_once(chatml_tokenizer, fake_generator):
     asyncio.run(converse())
 
 
-def test_a_dropped_answer_branches_and_shares_what_came_before(chatml_tokenizer, fake_generator):
-    """An agent that answers a format error does not always keep the faulty message."""
+def test_a_dropped_answer_branches_and_shares_its_prefix(chatml_tokenizer, fake_generator):
+    """After a format error, some agents drop the faulty message from the history."""
     session, fake, _ = plain_session(chatml_tokenizer, fake_generator)
 
     async def converse():
@@ -177,7 +179,7 @@ def test_a_request_that_arrives_as_the_session_closes_is_refused(chatml_tokenize
 
 
 @given(st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False), min_size=1, max_size=5))
-def test_the_wire_keeps_every_bit(logprobs):
+def test_the_wire_format_is_lossless(logprobs):
     tree = TokenTree()
     history = History([{"role": "user", "content": "go"}], None)
     answer = {"role": "assistant", "content": "x"}
@@ -198,7 +200,7 @@ def test_the_wire_keeps_every_bit(logprobs):
         ({"content": "a", "tool_calls": [{"id": "2", "function": {"name": "f", "arguments": {}}}]}, False),
     ],
 )
-def test_what_counts_as_the_same_message(sent, continues):
+def test_equality_of_messages(sent, continues):
     tree = TokenTree()
     history = History([{"role": "user", "content": "go"}], None)
     turn = tree.add(
