@@ -1,33 +1,35 @@
-"""Small real parts, made on the spot: tokenizers of two template families, a tiny Llama, one vLLM server that serves it."""
+"""Small real models for tests: tokenizers of two template families, two tiny Llamas, a vLLM server of one of them."""
 
 from pathlib import Path
 
 import pytest
 
-# Plain ChatML with a default system prompt, as small instruct models have it.
+# Plain ChatML with a default system prompt, as in small instruct models.
 CHATML = (
     "{% for m in messages %}"
     "{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe of help.<|im_end|>\n{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# The habits of Qwen3's template that matter: thinking is kept only after the last user message, tools stand in the system
-# prompt, answers of tools are gathered into one user turn.
+# The relevant properties of Qwen3's template: thinking is kept only after the last user message, the system prompt has
+# the tools, tool results are grouped into one user turn.
 THINKING = (
     "{% if tools %}<|im_start|>system\n"
     "{% if messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
-    "Tools:{% for t in tools %}{{ '\n' }}{{ t | tojson }}{% endfor %}\nCall them as <tool_call>JSON</tool_call>.<|im_end|>\n"
+    "Tools:{% for t in tools %}{{ '\n' }}{{ t | tojson }}{% endfor %}\n"
+    "Call them as <tool_call>JSON</tool_call>.<|im_end|>\n"
     "{% elif messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n{% endif %}"
     "{% set ns = namespace(last=-1) %}"
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
     "{% for m in messages %}"
     "{% if m.role == 'assistant' %}"
-    "{% set words = m.content %}{% set thought = m.reasoning_content or '' %}"
-    "{% if not thought and '</think>' in words %}"
-    "{% set thought = words.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
-    "{% set words = words.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% set answer = m.content %}{% set thought = m.reasoning_content or '' %}"
+    "{% if not thought and '</think>' in answer %}"
+    "{% set thought = answer.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set answer = answer.split('</think>')[-1].lstrip('\n') %}{% endif %}"
     "<|im_start|>assistant\n"
-    "{% if loop.index0 > ns.last and (loop.last or thought) %}<think>\n{{ thought }}\n</think>\n\n{% endif %}{{ words }}"
+    "{% if loop.index0 > ns.last and (loop.last or thought) %}<think>\n{{ thought }}\n</think>\n\n{% endif %}"
+    "{{ answer }}"
     "{% for c in m.tool_calls or [] %}{{ '\n' }}<tool_call>\n"
     "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n"
     "{% elif m.role == 'tool' %}"
@@ -41,7 +43,7 @@ THINKING = (
 
 
 def make_tokenizer(template: str):
-    """A byte-level BPE tokenizer of 400-odd tokens: any text survives it, common words are one token."""
+    """A byte-level BPE tokenizer of about 400 tokens: lossless for any text, common words are one token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -72,7 +74,7 @@ def thinking_tokenizer():
 
 
 def make_llama(directory: Path, seed: int, tokenizer) -> Path:
-    """A random bf16 Llama with tied embeddings in Hugging Face format. Its logits are large: seeds differ plainly."""
+    """A random bf16 Llama with tied embeddings in Hugging Face format. Its large logits make seeds differ clearly."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -99,7 +101,7 @@ def make_llama(directory: Path, seed: int, tokenizer) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory, thinking_tokenizer) -> Path:
-    """Directory of the model that `vllm_engine` starts with."""
+    """Folder of the model that `vllm_engine` starts with."""
     return make_llama(tmp_path_factory.mktemp("llama"), 0, thinking_tokenizer)
 
 
@@ -111,7 +113,7 @@ def other_llama(tmp_path_factory, thinking_tokenizer) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_engine(tiny_llama, tmp_path_factory):
-    """One vLLM server for all tests of the session; a test that loads other weights loads these back."""
+    """One vLLM server for all tests of the session. A test that loads other weights must restore these."""
     from trainer.engines.vllm import VllmEngine
     from trainer.services.service import free_port
 

@@ -1,1 +1,1 @@
-"""What holds and updates the trained weights."""
+"""Actors: hold the trained weights and update them."""

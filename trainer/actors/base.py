@@ -1,6 +1,6 @@
-"""The seam between the loop and whatever holds the trained weights.
+"""The actor's interface: training samples in, an optimizer step, weights out.
 
-Invariant: an actor sees tokens, advantages and the engine's logprobs; never text, never a reward.
+Invariant: an actor receives tokens, advantages and the engine's logprobs, never text and never a reward.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from trainer.records import Trace
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A trace and the one advantage that all its sampled tokens share."""
+    """A trace and the advantage of all its sampled tokens."""
 
     trace: Trace
     advantage: float
@@ -21,9 +21,11 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One optimizer step in figures. `logprob_diff_mean/max`: |engine - actor| over sampled tokens, before the update.
+    """Metrics of one optimizer step.
 
-    `updated` is false where the weights stayed as they were: nothing to train, or a gradient that is not finite.
+    `logprob_diff_mean` and `logprob_diff_max` are |engine - actor| over the sampled tokens, before the update.
+    `grad_norm` is taken before clipping, `entropy` in nats. `updated` is False where the weights did not change:
+    nothing to train, or a gradient that is not finite.
     """
 
     loss: float
@@ -38,13 +40,16 @@ class StepReport:
 
 
 class Actor(Protocol):
+    """The loop's interface to the trained weights."""
+
     def step(self, groups: Sequence[Sequence[TrainingSample]]) -> StepReport:
-        """One optimizer step on all groups; the samples of one inner sequence share a prompt (and so may be packed)."""
+        """One optimizer step on all groups. The samples of a group share a prompt, so they can be packed."""
 
     def save_weights(self, directory: Path) -> None:
-        """Write weights, config and tokenizer in Hugging Face format, as the engine loads them."""
+        """Write weights, config and tokenizer in Hugging Face format, for the engine."""
 
     def save_state(self, directory: Path) -> None:
-        """Write what a resume needs beyond the weights (master weights, optimizer)."""
+        """Write master weights and optimizer state, for a resume."""
 
-    def load_state(self, directory: Path) -> None: ...
+    def load_state(self, directory: Path) -> None:
+        """Continue from the state that `save_state` wrote."""

@@ -1,10 +1,10 @@
-"""The actor in one process with plain torch, for any Hugging Face causal model with full attention, on the CPU or one GPU.
+"""Single-process actor in plain torch, for Hugging Face causal models with full attention, on the CPU or one GPU.
 
-Weights and optimizer are float32; the forward pass runs under autocast in `compute_dtype`. (The CUDA path is the same
-code with another device; it has not been run yet.)
+Weights and optimizer are float32; the forward pass runs under autocast in `compute_dtype`. The CUDA path is the same
+code with another device; it has not been run yet.
 
-Invariant: one `step` or `sft_step` is one optimizer step on exactly the tokens given, however they fall into microbatches,
-or it leaves the weights as they were and says so (`updated`).
+Invariant: one `step` or `sft_step` is one optimizer step on exactly its tokens, however they are split into
+microbatches, or it leaves the weights unchanged and reports that (`updated`).
 """
 
 import logging
@@ -29,10 +29,11 @@ STATE_FILE = "actor.pt"
 
 
 class TorchActor:
-    """Trains the model in `model_dir` with AdamW (betas 0.9 and 0.95, constant learning rate).
+    """Trains the model in `model_dir` with AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
-    `max_microbatch_tokens` bounds the forward tokens of one microbatch (a longer sample is one by itself); gradients
-    are scaled down to `max_grad_norm`. Raises ConfigError for a folder or a model that cannot be trained this way.
+    The betas are 0.9 and 0.95, the learning rate is constant. `max_microbatch_tokens` bounds the forward tokens of a
+    microbatch; a longer sample is a microbatch by itself. Gradients are scaled down to `max_grad_norm`.
+    Raises ConfigError for a folder without a model, or a model without full attention.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class TorchActor:
         device: str = "cuda" if torch.cuda.is_available() else "cpu",
         compute_dtype: torch.dtype = torch.bfloat16,
     ):
-        disable_progress_bar()  # it would write over the run's own display at every save
+        disable_progress_bar()  # it would overwrite the run's own display at every save
         self._device = torch.device(device)
         self._compute_dtype = compute_dtype
         self._max_grad_norm = max_grad_norm
@@ -61,8 +62,8 @@ class TorchActor:
         )
 
     def step(self, groups: Sequence[Sequence[TrainingSample]]) -> StepReport:
-        """One policy-gradient step. Groups whose advantages are all zero are left out, also of the token count."""
-        samples = [sample for group in groups if any(w.advantage for w in group) for sample in group]
+        """One policy-gradient step. Groups whose advantages are all zero count neither as samples nor as tokens."""
+        samples = [sample for group in groups if any(member.advantage for member in group) for sample in group]
         packs = pack(samples, self._max_microbatch_tokens)
         n_tokens = sum(len(p.target) for p in packs)
         loss = n_clipped = diff_sum = diff_max = entropy_sum = 0.0
@@ -102,7 +103,7 @@ class TorchActor:
         return total
 
     def save_weights(self, directory: Path) -> None:
-        """bfloat16 safetensors with config and tokenizer; `directory` is replaced whole or not at all."""
+        """Write bfloat16 safetensors, config and tokenizer. `directory` is replaced whole or not at all."""
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(self._model.config, dtype=torch.bfloat16)
         model.load_state_dict({name: t.to(torch.bfloat16) for name, t in self._model.state_dict().items()}, assign=True)
@@ -112,23 +113,23 @@ class TorchActor:
             self._tokenizer.save_pretrained(half_written)
 
     def save_state(self, directory: Path) -> None:
-        """Master weights and optimizer state, float32, as one file in `directory`."""
+        """Write float32 master weights and optimizer state, as one file in `directory`."""
         state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
         with replace_directory(directory) as half_written:
             torch.save(state, half_written / STATE_FILE)
 
     def load_state(self, directory: Path) -> None:
-        """Continue exactly from what `save_state` wrote, its learning rate excepted: that stays as configured."""
+        """Continue from the state that `save_state` wrote, with the configured learning rate."""
         state = torch.load(directory / STATE_FILE, map_location=self._device, weights_only=True, mmap=True)
         learning_rates = [group["lr"] for group in self._optimizer.param_groups]
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        for group, learning_rate in zip(self._optimizer.param_groups, learning_rates):
+        for group, learning_rate in zip(self._optimizer.param_groups, learning_rates, strict=True):
             group["lr"] = learning_rate
 
     def _forward(self, part: Pack) -> tuple[Tensor, Tensor]:
-        """Logprob (differentiable) and entropy (not) at each trained token, `[T]` float32 each."""
-        # The vocabulary is large: it meets only the nodes that predict something, each of them once.
+        """Logprob (differentiable) and entropy (without gradient) at the trained tokens: `[T]`, float32, in nats."""
+        # The vocabulary is large: logits only at the M distinct nodes that predict a trained token.
         nodes, row = part.node.unique(return_inverse=True)
         with torch.autocast(self._device.type, self._compute_dtype, enabled=self._compute_dtype != torch.float32):
             logits = self._model(
@@ -137,21 +138,21 @@ class TorchActor:
                 position_ids=part.positions[None],
                 logits_to_keep=nodes,
                 use_cache=False,
-            ).logits[0]
+            ).logits[0]  # [M, V]
         logprobs = logits.float().log_softmax(dim=-1)  # [M, V]
         with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
+            entropy = -(logprobs.exp() * logprobs).sum(dim=-1)  # [M]
         return logprobs[row, part.target], entropy[row]
 
     def _update(self) -> tuple[float, bool]:
-        """Clip, step, forget the gradients. Returns their norm before clipping, and whether the weights changed."""
+        """Clip the gradients, step, reset them. Returns their norm before clipping, and whether the weights changed."""
         grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm).item()
         updated = math.isfinite(grad_norm)
         if updated:
             self._optimizer.step()
         else:
             LOG.warning(
-                "gradient norm is %s, not finite: this update is skipped, the weights stay as they were", grad_norm
+                "the gradient norm is %s, not finite: the update is skipped and the weights stay unchanged", grad_norm
             )
         self._optimizer.zero_grad()
         return grad_norm, updated
@@ -160,13 +161,14 @@ class TorchActor:
 def _load_model(model_dir: Path) -> torch.nn.Module:
     if not (Path(model_dir) / "config.json").is_file():
         raise ConfigError(
-            f"the model must be a folder with config.json, weights and tokenizer; {model_dir} has no config.json"
+            f"the model must be a folder with config.json, weights and tokenizer; {model_dir} has no config.json: "
+            "set model.path to another folder"
         )
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="sdpa")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(
-            f"samples are packed into token trees, which only full attention can read; {model_dir} has layers of the "
-            f"kinds {sorted(kinds)}: choose a model with full attention throughout"
+            f"packed samples need full attention in every layer; {model_dir} has layers of the kinds {sorted(kinds)}: "
+            "use a model with full attention throughout"
         )
-    return model.eval()  # no dropout: the logprobs must be those of the engine
+    return model.eval()  # no dropout: the logprobs must match the engine's

@@ -1,1 +1,1 @@
-"""Pure functions on tensors: advantages and losses."""
+"""Advantages and losses, as pure functions."""

@@ -1,7 +1,7 @@
-"""What the actor minimises, as pure functions on tensors.
+"""Losses of the actor: the clipped policy gradient and supervised fine-tuning.
 
-Invariant: a loss sums over the tokens it is given and divides by `n_total`, the number of trained tokens in the whole
-batch. So the sum over any split into microbatches is the batch's loss, and every token weighs the same.
+Invariant: a loss sums over its tokens and divides by `n_total`, the number of trained tokens in the whole batch. So the
+losses of any split into microbatches add up to the batch's loss, and every token has the same weight.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class PolicyLoss(NamedTuple):
-    """`loss` (scalar, differentiable) and figures without gradient: sums over the given tokens."""
+    """`loss` is a differentiable scalar. The other fields have no gradient and cover the same tokens."""
 
     loss: Tensor
     n_clipped: int
@@ -22,11 +22,14 @@ class PolicyLoss(NamedTuple):
 def clipped_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, n_total: int, clip_low: float, clip_high: float
 ) -> PolicyLoss:
-    """`-sum_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) / n_total` with `r_t = exp(logprob - old_logprob)`.
+    """`-sum_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) / n_total`.
 
-    PPO's clipped surrogate (Schulman et al. 2017, equation 7) with the token-level mean and the asymmetric clip of DAPO
-    (Yu et al. 2025, equation 8: clip_low 0.2, clip_high 0.28). All three tensors are `[T]`; `old_logprobs` are those
-    of the engine that sampled. A token counts as clipped where its gradient is zero for that reason.
+    `r_t = exp(logprob_t - old_logprob_t)` is the probability ratio, `A_t` the token's advantage. This is PPO's clipped
+    surrogate (Schulman et al. 2017, arXiv:1707.06347, equation 7) with the token-level mean and the asymmetric clip of
+    DAPO (Yu et al. 2025, arXiv:2503.14476, equation 8: clip_low 0.2, clip_high 0.28).
+
+    `logprobs`, `old_logprobs` and `advantages` are `[T]`. Logprobs are natural-log; the old ones are the engine's.
+    `n_clipped` counts the tokens whose gradient is zero because of the clip.
     """
     log_ratio = logprobs - old_logprobs
     ratio = log_ratio.exp()
@@ -39,5 +42,5 @@ def clipped_policy_loss(
 
 
 def sft_loss(logprobs: Tensor, n_total: int) -> Tensor:
-    """`-sum_t logprob_t / n_total`: the cross-entropy of supervised fine-tuning. `logprobs` is `[T]`; a scalar returns."""
+    """`-sum_t logprob_t / n_total`, the cross-entropy of supervised fine-tuning: `logprobs [T]` in, a scalar out."""
     return -logprobs.sum() / n_total

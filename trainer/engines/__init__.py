@@ -1,1 +1,1 @@
-"""What samples tokens."""
+"""Inference engines: token ids in, sampled token ids and logprobs out."""

@@ -1,6 +1,6 @@
-"""The seam between the stack and whatever samples tokens: an `Engine` for the loop, a `Generator` for the gateway.
+"""Interfaces of an inference engine: `Engine` for the loop, `Generator` for the gateway.
 
-Invariant: tokens in, tokens out. No text crosses this seam.
+Invariant: tokens in, tokens out. No text crosses these interfaces.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the policy samples. `max_tokens` counts new tokens a call; `stop_token_ids` end a turn and are kept in it."""
+    """Sampling parameters of the policy.
+
+    `max_tokens` bounds the new tokens of one call. A token of `stop_token_ids` ends the turn and stays part of it.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -20,28 +23,28 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`tokens` as sampled, stop token included where one was sampled; `logprobs` natural-log, same length."""
+    """Sampled `tokens`, a sampled stop token included, and their natural-log probabilities, of the same length."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str  # "stop" | "length"
-    version: int  # of the weights that sampled it
+    version: int  # of the weights that sampled the tokens
 
 
 class Generator(Protocol):
-    """What the gateway needs. Cancelling the awaiting task aborts the request inside the engine.
-
-    `version` counts the weights that the engine serves; whoever loads weights sets it. Raises ContextLengthExceeded where
-    `prompt` leaves no room for a token, ModelUnreachable where no engine answers.
-    """
+    """The gateway's interface to an engine. `version` is that of the served weights; the loader of weights sets it."""
 
     version: int
 
-    async def generate(self, prompt: list[int], sampling: Sampling) -> Completion: ...
+    async def generate(self, prompt: list[int], sampling: Sampling) -> Completion:
+        """Sample a continuation of the token ids `prompt`. Cancelling the task aborts the request in the engine.
+
+        Raises ContextLengthExceeded where `prompt` leaves no room for a token, ModelUnreachable without an answer.
+        """
 
 
 class Engine(Protocol):
-    """What the loop needs: a server's life and its weights."""
+    """The loop's interface to an engine: the server's life and its weights."""
 
     url: str
 
@@ -49,10 +52,10 @@ class Engine(Protocol):
         """Start the server's process and return at once."""
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Return when it answers; raise ModelUnreachable with the log's last lines when it ends or is late."""
+        """Return when the server answers. Raises ModelUnreachable, with the end of the log, if it ends or is late."""
 
     def load_weights(self, directory: Path, version: int) -> None:
-        """Serve the Hugging Face-format weights in `directory` from now on; every cached prefix is forgotten."""
+        """Serve the Hugging Face-format weights in `directory` from now on. Drops every cached prefix."""
 
     def stop(self) -> None:
-        """End the server and all its processes; repeatable."""
+        """End the server and all its processes. Repeatable."""

@@ -1,7 +1,7 @@
-"""vLLM as the engine: its server's life and weights for the loop, its token-level completions for the gateway.
+"""The vLLM engine: `VllmEngine` runs the server and updates weights, `VllmGenerator` samples tokens.
 
-Invariant: token ids in, token ids out, checked: the engine must echo the very prompt it was sent. Logprobs are those of
-the model's own distribution (temperature 1, before top-p), as `--logprobs-mode raw_logprobs` has them.
+Invariant: token ids in, token ids out. The server must echo the exact prompt, or the call fails. Logprobs are those of
+the model's own distribution (temperature 1, before top-p): `--logprobs-mode raw_logprobs`.
 """
 
 import os
@@ -24,11 +24,12 @@ LOAD_TIMEOUT_S = 1800.0  # a large model from a slow disk
 
 
 class VllmEngine:
-    """One vLLM server (an `Engine`). `model`: Hugging Face directory; `log`: file for the server's output.
+    """One vLLM server, an `Engine` for the model in the Hugging Face-format directory `model`.
 
-    `eager` skips compilation: ready far sooner, samples slower. `kv_cache_gib` is the memory for cached keys and values;
-    without it vLLM takes nearly all there is, on a CPU of the machine's own. `cpu_threads` binds OpenMP threads on a CPU
-    ("0-1"); without it vLLM leaves cores idle. `extra_args` go to the server as they are (tensor parallelism, memory share).
+    The server's output goes to `log`. `eager` skips compilation: it starts far sooner and samples slower.
+    `kv_cache_gib` is the memory of the KV cache; by default vLLM takes nearly all memory, on a CPU the machine's.
+    `cpu_threads` binds the OpenMP threads on a CPU ("0-1"); by default vLLM leaves cores idle. `extra_args` are further
+    command-line arguments of the server (tensor parallelism, memory share).
     """
 
     def __init__(
@@ -48,23 +49,21 @@ class VllmEngine:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
         command += ["--max-model-len", str(max_model_len), "--logprobs-mode", "raw_logprobs"]
-        # vLLM's own defaults, not the model's generation_config: the policy's sampling is the whole truth.
+        # Not the model's generation_config: only the policy's sampling parameters apply.
         command += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
         command += ["--worker-extension-cls", f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}"]
         command += ["--enforce-eager"] if eager else []
         command += ["--kv-cache-memory-bytes", str(int(kv_cache_gib * 2**30))] if kv_cache_gib is not None else []
         command += extra_args
         env = dict(os.environ, VLLM_SERVER_DEV_MODE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
-        env["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(ROOT), env.get("PYTHONPATH")])
-        )  # its workers import PolicyLoader
+        # vLLM's workers import PolicyLoader.
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if eager:
-            env["TORCHDYNAMO_DISABLE"] = (
-                "1"  # one small sampler function is compiled all the same, and that needs a C++ compiler
-            )
+            # vLLM compiles one small sampler function all the same, and that needs a C++ compiler.
+            env["TORCHDYNAMO_DISABLE"] = "1"
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
-        # vLLM leaves its processes' sockets and rendezvous files behind: they get a place that goes with it.
+        # vLLM leaves sockets and rendezvous files behind: they go to a folder that is removed with the engine.
         self._scratch = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
         env["TMPDIR"] = self._scratch.name
         self._service = Service("vLLM", command, env, log, self.url + "/health", unreachable=ModelUnreachable)
@@ -72,33 +71,33 @@ class VllmEngine:
         self._http.trust_env = False
 
     def start(self) -> None:
-        """Start the server and return at once. Raises ConfigError where the port is taken."""
+        """Start the server and return at once. Raises ConfigError where the port is in use."""
         os.makedirs(self._scratch.name, exist_ok=True)
         self._service.start()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Return when the server answers; raise ModelUnreachable with its log's last lines when it ends or is late."""
+        """Return when the server answers. Raises ModelUnreachable, with the end of the log, if it ends or is late."""
         self._service.wait_ready(timeout_s)
 
     def check(self) -> None:
-        """Raise ModelUnreachable with the log's last lines if the server has ended."""
+        """Raise ModelUnreachable, with the end of the log, if the server has ended."""
         self._service.check()
 
     def load_weights(self, directory: Path, version: int) -> None:
-        """Serve the weights in `directory` from now on. Calls in flight are aborted and cached prefixes forgotten.
+        """Serve the weights in `directory` from now on. Aborts calls in flight and drops cached prefixes.
 
-        Raises ModelError where the engine refuses; it then stays paused, for nothing may be sampled from half a model.
+        Raises ModelError where vLLM refuses. It then stays paused, so that nothing is sampled from a half-loaded model.
         """
         self._post("/pause", params={"mode": "abort"})
         load = {"method": "load_policy", "kwargs": {"weights_path": str(Path(directory).resolve())}}
         self._post("/collective_rpc", json=load)
         if not self._post("/reset_prefix_cache").get("success"):
-            raise ModelError("vLLM did not forget its cached prefixes: they belong to the old weights")
+            raise ModelError("vLLM must drop its cached prefixes when weights change, but refused to")
         self._post("/update_weight_version", json={"new_version": str(version)})
         self._post("/resume")
 
     def stop(self) -> None:
-        """End the server and all its processes; repeatable."""
+        """End the server and all its processes. Repeatable."""
         self._service.stop()
         self._scratch.cleanup()
 
@@ -114,7 +113,7 @@ class VllmEngine:
 
 
 class VllmGenerator:
-    """A `Generator` on a vLLM server's `/v1/completions`. For one event loop; `close()` it there."""
+    """A `Generator` on a vLLM server's `/v1/completions`. Use and close it in one event loop."""
 
     def __init__(self, url: str):
         self.version = 0
@@ -123,7 +122,7 @@ class VllmGenerator:
         self._max_model_len: int | None = None
 
     async def generate(self, prompt: list[int], sampling: Sampling) -> Completion:
-        """Sample a continuation of `prompt`. Cancelling closes the connection, upon which vLLM aborts the request."""
+        """Sample a continuation of `prompt`. Cancelling closes the connection, and vLLM then aborts the request."""
         version = self.version
         room = await self._context_length() - len(prompt)
         if room < 1:
@@ -139,7 +138,7 @@ class VllmGenerator:
             "stop_token_ids": list(sampling.stop_token_ids),
             "logprobs": 0,  # of the sampled token only
             "return_token_ids": True,
-            "return_tokens_as_token_ids": True,  # spares vLLM the decoding of every token for the logprobs
+            "return_tokens_as_token_ids": True,  # saves vLLM from decoding every token for the logprobs
         }
         choice = (await self._request("POST", "/v1/completions", body))["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):
@@ -149,12 +148,12 @@ class VllmGenerator:
         tokens, logprobs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
         if choice["prompt_token_ids"] != prompt or len(tokens) != len(logprobs):
             raise ModelError(
-                "vLLM did not see the tokens it was sent, or gave no logprob to one: the trace would be wrong"
+                "vLLM must echo the prompt's token ids and return one logprob per sampled token, but did not"
             )
         return Completion(tokens, logprobs, choice["finish_reason"], version)
 
     async def close(self) -> None:
-        """Close all connections, which aborts what is in flight."""
+        """Close all connections, which aborts calls in flight."""
         if self._http is not None:
             await self._http.close()
 
@@ -165,9 +164,9 @@ class VllmGenerator:
 
     async def _request(self, method: str, path: str, body: dict | None = None) -> dict:
         if self._http is None:
-            # No limit on connections or on the time of an answer: the session's own limits end a call by cancelling it.
+            # No limit on connections or on the total time: the session's limits end a call by cancelling it.
             self._http = aiohttp.ClientSession(
-                # Kept alive for less long than vLLM keeps it, lest a call meets a connection that is just being closed.
+                # Shorter than vLLM's own keep-alive, so that no call uses a connection that vLLM is closing.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             )

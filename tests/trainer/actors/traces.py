@@ -1,4 +1,4 @@
-"""Token trees for tests: hand-made, and random ones with few different tokens, so that samples share much."""
+"""Token trees for tests: hand-made ones, and random ones over few tokens, so that samples share long prefixes."""
 
 from hypothesis import strategies as st
 
@@ -7,7 +7,7 @@ from trainer.records import Segment, Trace
 
 
 def trace(*segments: tuple) -> Trace:
-    """Segments as (parent, tokens) where given, (parent, tokens, logprobs) where sampled."""
+    """A trace of segments: (parent, tokens) for prompts, (parent, tokens, logprobs) for sampled ones."""
     return Trace(
         tuple(
             Segment(parent, bool(logprobs), tuple(tokens), tuple(*logprobs), version=0 if logprobs else -1)
@@ -17,28 +17,29 @@ def trace(*segments: tuple) -> Trace:
 
 
 def contexts(trace: Trace) -> list[list[tuple[int, float | None]]]:
-    """Every segment's whole context: (token, its logprob or None where given) from the root to the segment's end."""
+    """Every segment's whole context, from the root to its end: (token, logprob or None for a prompt token)."""
     found: list[list[tuple[int, float | None]]] = []
     for segment in trace.segments:
         before = found[segment.parent] if segment.parent >= 0 else []
         logprobs = segment.logprobs if segment.sampled else (None,) * len(segment.tokens)
-        found.append(before + list(zip(segment.tokens, logprobs)))
+        found.append(before + list(zip(segment.tokens, logprobs, strict=True)))
     return found
 
 
 def sampled_after(trace: Trace) -> dict[tuple[int, ...], float]:
-    """Logprob of every sampled token by its whole context, the token included: what training must see, each once."""
+    """The trained tokens: logprob of every sampled token by its whole context, the token included."""
     found: dict[tuple[int, ...], float] = {}
     for context in contexts(trace):
         tokens = tuple(token for token, _ in context)
-        for place, (_, logprob) in enumerate(context):
+        for position, (_, logprob) in enumerate(context):
             if logprob is not None:
-                found.setdefault(tokens[: place + 1], logprob)
+                found.setdefault(tokens[: position + 1], logprob)
     return found
 
 
 @st.composite
 def traces(draw, vocabulary: int = 3) -> Trace:
+    """Random traces that begin with a prompt."""
     tokens = st.lists(st.integers(0, vocabulary - 1), min_size=1, max_size=4)
     segments = [(-1, draw(tokens))]
     for index in range(1, draw(st.integers(1, 6))):
@@ -52,5 +53,6 @@ def traces(draw, vocabulary: int = 3) -> Trace:
 
 
 def groups(**options):
-    weighted = st.builds(TrainingSample, traces(**options), st.sampled_from([-1.5, -0.5, 0.5, 1.0]))
-    return st.lists(weighted, min_size=1, max_size=5)
+    """Random groups of training samples."""
+    samples = st.builds(TrainingSample, traces(**options), st.sampled_from([-1.5, -0.5, 0.5, 1.0]))
+    return st.lists(samples, min_size=1, max_size=5)

@@ -1,5 +1,6 @@
-"""Group-normalised advantages: the formula, and what has no variance."""
+"""Group-normalised advantages: the formula, and groups without variance."""
 
+import itertools
 import math
 import statistics
 
@@ -22,7 +23,7 @@ def test_no_variance_gives_exact_zeros(rewards):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_reward_that_is_no_number_is_refused(bad):
+def test_a_reward_that_is_not_finite_is_rejected(bad):
     with pytest.raises(ValueError, match="finite"):
         group_normalized([1.0, bad])
 
@@ -34,5 +35,5 @@ def test_mean_zero_deviation_one_order_kept(rewards):
         return
     assert statistics.fmean(advantages) == pytest.approx(0, abs=1e-6)
     assert statistics.pstdev(advantages) == pytest.approx(1, rel=1e-6)
-    for (r1, a1), (r2, a2) in zip(zip(rewards, advantages), zip(rewards[1:], advantages[1:])):
+    for (r1, a1), (r2, a2) in itertools.pairwise(zip(rewards, advantages, strict=True)):
         assert (r1 < r2) == (a1 < a2)

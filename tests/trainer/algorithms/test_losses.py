@@ -1,4 +1,4 @@
-"""The clipped loss: values by hand, gradients against the policy-gradient theorem, microbatches against the whole."""
+"""Losses: values by hand, gradients against the policy-gradient theorem, microbatches against the whole batch."""
 
 import math
 
@@ -26,10 +26,10 @@ def one_token(ratio: float, advantage: float):
     "ratio, advantage, loss, gradient, n_clipped",
     [
         (1.0, 2.0, -2.0, -2.0, 0),
-        (1.25, 1.0, -1.25, -1.25, 0),  # between 1 + clip_low and 1 + clip_high: still pushed up
-        (1.5, 1.0, -1.28, 0.0, 1),  # a good token, likely enough already
-        (1.5, -1.0, 1.5, 1.5, 0),  # a bad token that became likelier is pushed down at full strength
-        (0.5, -1.0, 0.8, 0.0, 1),  # a bad token, unlikely enough already
+        (1.25, 1.0, -1.25, -1.25, 0),  # between 1 + clip_low and 1 + clip_high: not clipped
+        (1.5, 1.0, -1.28, 0.0, 1),  # a good token above the upper clip
+        (1.5, -1.0, 1.5, 1.5, 0),  # a bad token that became likelier has its full gradient
+        (0.5, -1.0, 0.8, 0.0, 1),  # a bad token below the lower clip
         (0.5, 1.0, -0.5, -0.5, 0),
         (3.0, 0.0, 0.0, 0.0, 0),
     ],
@@ -62,5 +62,5 @@ def test_on_policy_the_gradient_is_that_of_advantage_weighted_logprobs():
     assert torch.allclose(logprobs.grad, -advantages / 3)
 
 
-def test_imitation_is_the_mean_negative_logprob():
+def test_the_sft_loss_is_the_mean_negative_logprob():
     assert sft_loss(torch.tensor([-1.0, -3.0]), 4).item() == 1.0

@@ -1,4 +1,4 @@
-"""The real vLLM server on a tiny random Llama, alone and behind the real gateway process."""
+"""The real vLLM server with a tiny random Llama, alone and behind the real gateway process."""
 
 import asyncio
 import json
@@ -23,7 +23,9 @@ from trainer.services.service import Service, free_port
 ROOT = Path(__file__).parents[3]
 MESSAGES = [{"role": "user", "content": "go"}]
 PROMPT = [1, 40, 50, 60, 70]
-LONG = Sampling(temperature=0.0, max_tokens=2000)  # seconds of sampling; the greedy walk meets no end of turn
+LONG = Sampling(temperature=0.0, max_tokens=2000)  # seconds of sampling; greedy sampling meets no end of turn
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 
 
 def with_generator(url, scenario):
@@ -38,7 +40,7 @@ def with_generator(url, scenario):
 
 
 def logprobs_of(directory, prompt, tokens):
-    """What transformers says of the same tokens, in float32."""
+    """Logprobs of the same tokens by transformers, in float32."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -51,12 +53,12 @@ def logprobs_of(directory, prompt, tokens):
 def mean_difference(directory, prompt, completion) -> float:
     import torch
 
-    theirs = logprobs_of(directory, prompt, list(completion.tokens))
-    return (theirs - torch.tensor(completion.logprobs)).abs().mean().item()
+    expected = logprobs_of(directory, prompt, list(completion.tokens))
+    return (expected - torch.tensor(completion.logprobs)).abs().mean().item()
 
 
 def count(engine, metric: str) -> float:
-    """One of vLLM's own counts, summed over its labels."""
+    """One of vLLM's own metrics, summed over its labels."""
     with urllib.request.urlopen(engine.url + "/metrics") as response:
         text = response.read().decode()
     return sum(float(value) for value in re.findall(rf"^vllm:{metric}\{{.*?\}} (\S+)", text, re.M))
@@ -68,7 +70,7 @@ def running(engine) -> float:
 
 @contextmanager
 def aborted(engine):
-    """What happens inside ends with one request that the engine gave up: it neither finishes nor samples on."""
+    """Assert that the block aborts one request in the engine: it neither completes nor continues sampling."""
     finished, tokens = (count(engine, name) for name in ("request_success_total", "generation_tokens_total"))
     yield
     wait_until(lambda: running(engine) == 0)
@@ -87,8 +89,8 @@ def wait_until(condition, timeout_s=30.0):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_and_their_logprobs(vllm_engine, tiny_llama, temperature):
-    """Whatever the temperature and top-p, logprobs are the model's own, of the sampled tokens."""
+def test_logprobs_are_of_the_sampled_tokens(vllm_engine, tiny_llama, temperature):
+    """At any temperature and top-p, logprobs are those of the model's own distribution."""
     sampling = Sampling(temperature=temperature, top_p=0.9, max_tokens=60)
     completion = with_generator(vllm_engine.url, lambda g: g.generate(PROMPT, sampling))
     assert len(completion.tokens) == len(completion.logprobs) == 60 and completion.finish_reason == "length"
@@ -96,15 +98,12 @@ def test_tokens_and_their_logprobs(vllm_engine, tiny_llama, temperature):
     assert mean_difference(tiny_llama, PROMPT, completion) < 0.05
 
 
-def test_stop_tokens_end_a_turn_and_are_kept_in_it(vllm_engine, tiny_llama):
+def test_stop_tokens_end_a_turn_and_belong_to_it(vllm_engine, tiny_llama):
     async def scenario(generator):
         free = await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30))
         stop = free.tokens[10]
-        return (
-            free,
-            stop,
-            await generator.generate(PROMPT, Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,))),
-        )
+        sampling = Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,))
+        return free, stop, await generator.generate(PROMPT, sampling)
 
     free, stop, completion = with_generator(vllm_engine.url, scenario)
     end = free.tokens.index(stop) + 1
@@ -112,7 +111,7 @@ def test_stop_tokens_end_a_turn_and_are_kept_in_it(vllm_engine, tiny_llama):
     assert len(completion.logprobs) == end
 
 
-def test_the_context_is_a_limit(vllm_engine):
+def test_the_context_length_is_enforced(vllm_engine):
     async def scenario(generator):
         with pytest.raises(ContextLengthExceeded, match="maximum context length is 2048 tokens, the prompt has 2048"):
             await generator.generate([40] * 2048, Sampling())
@@ -122,7 +121,7 @@ def test_the_context_is_a_limit(vllm_engine):
     assert len(completion.tokens) <= 8
 
 
-def test_a_refused_request_is_no_unreachable_engine(vllm_engine):
+def test_a_rejected_request_is_not_an_unreachable_engine(vllm_engine):
     with pytest.raises(ModelError) as caught:
         with_generator(vllm_engine.url, lambda g: g.generate([10**9], Sampling()))
     assert type(caught.value) is ModelError
@@ -139,8 +138,8 @@ def test_cancelling_aborts_inside_the_engine(vllm_engine):
     with_generator(vllm_engine.url, scenario)
 
 
-def test_new_weights_reach_every_layer_and_go_back(vllm_engine, tiny_llama, other_llama):
-    """The embeddings are tied, the weights bf16: both have been traps. A prefix cached under old weights is one more."""
+def test_new_weights_reach_every_layer_and_are_reversible(vllm_engine, tiny_llama, other_llama):
+    """Covers tied embeddings, bf16 weights and prefixes cached under old weights: each has caused errors."""
 
     def sample(version):
         async def scenario(generator):
@@ -174,7 +173,7 @@ def test_loading_weights_aborts_calls_in_flight(vllm_engine, tiny_llama):
 
 
 def test_an_engine_that_dies_is_unreachable():
-    """Refused, hung up in the middle of the answer, and answered with a server's error."""
+    """Connection refused, connection closed before the response, and a response of status 500."""
 
     async def main():
         async def hang_up(_, writer):
@@ -201,7 +200,7 @@ def test_an_engine_that_dies_is_unreachable():
 
 @pytest.fixture(scope="module")
 def gateway(vllm_engine, tiny_llama, tmp_path_factory):
-    """The gateway's own process before the real engine; (url, control)."""
+    """The gateway's process in front of the real engine: (url, control)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "trainer.gateway", "--engine-url", vllm_engine.url]
@@ -224,7 +223,7 @@ def chat(url, key, messages, **fields):
         return json.load(response)
 
 
-def test_an_episode_leaves_exactly_the_engines_sequence(gateway, tiny_llama, thinking_tokenizer):
+def test_a_conversation_is_recorded_as_the_engines_sequence(gateway, tiny_llama, thinking_tokenizer):
     url, control = gateway
     control.open("episode", "k1", Sampling(max_tokens=24))
     messages = list(MESSAGES)
@@ -234,13 +233,12 @@ def test_an_episode_leaves_exactly_the_engines_sequence(gateway, tiny_llama, thi
     trace = control.close("episode")
     assert trace.n_calls == 3 and [segment.parent for segment in trace.segments] == [-1, 0, 1, 2, 3, 4]
     assert answer["usage"]["prompt_tokens"] == sum(len(segment.tokens) for segment in trace.segments[:-1])
-    # What the model itself says of the whole sequence at once agrees turn by turn: nothing was shifted or re-tokenised.
+    # The model's logprobs of the whole sequence agree turn by turn: nothing was shifted or re-tokenised.
     prompt: list[int] = []
     for segment in trace.segments:
         if segment.sampled:
-            theirs = logprobs_of(tiny_llama, prompt, list(segment.tokens))
-            ours = theirs.new_tensor(segment.logprobs)
-            assert (theirs - ours).abs().mean() < 0.05
+            expected = logprobs_of(tiny_llama, prompt, list(segment.tokens))
+            assert (expected - expected.new_tensor(segment.logprobs)).abs().mean() < 0.05
         prompt += segment.tokens
 
 
@@ -264,7 +262,7 @@ def test_closing_a_session_aborts_in_the_engine(gateway, vllm_engine):
     assert (status, code, trace.n_calls) == (409, "conflict", 0)
 
 
-def test_an_agent_that_dies_aborts_in_the_engine(gateway, vllm_engine):
+def test_an_agent_that_disconnects_aborts_in_the_engine(gateway, vllm_engine):
     url, control = gateway
     control.open("left", "k3", LONG)
 
@@ -284,7 +282,7 @@ def test_an_agent_that_dies_aborts_in_the_engine(gateway, vllm_engine):
     assert control.close("left").n_calls == 0
 
 
-def test_a_prompt_that_is_too_long_for_the_agent(gateway):
+def test_a_prompt_that_is_too_long_is_reported_to_the_agent(gateway):
     url, control = gateway
     control.open("long", "k4", Sampling(max_tokens=8))
     with pytest.raises(urllib.error.HTTPError) as caught:
