@@ -1,4 +1,4 @@
 """The GPU side: rollouts through an agent server, token traces from the gateway, updates of the policy.
 
-Invariant: never imports agent_server; meets it only in the contract of client/.
+Invariant: it never imports agent_server. The two share only the contract in client/.
 """

@@ -1,7 +1,7 @@
 """The trainer's command line: `python -m trainer run|check FILE [key=value ...]`.
 
-Invariant: whatever is wrong with a configuration is said here, before anything heavy is imported or started.
-Exit codes: 0 done, 2 the configuration or the machine is not fit for it, 1 the run failed, 128 + N ended by signal N.
+Invariant: every problem of a configuration is reported here, before anything heavy is imported or started.
+Exit codes: 0 done, 1 the run failed, 2 the configuration is invalid or this machine lacks something, 128 + N signal N.
 """
 
 import argparse
@@ -40,9 +40,9 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
-            return _fail(StorageError(f"cannot write to the run's folder: {error}; make room there or set run.dir"), 1)
+            return _fail(StorageError(f"the run's folder must be writable: {error}; make room there or set run.dir"), 1)
         except Interrupted:
-            pass
+            pass  # the exit code reports it
         return interrupts.exit_code or 0
 
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         choices=["run", "check"],
-        help="run: train. check: validate FILE and the overrides; what this machine lacks is listed, but is no error.",
+        help="run: train. check: validate FILE and the overrides; list what this machine lacks, which is no error.",
     )
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the run's TOML file, for instance scripts/runs/quickstart.toml"
@@ -79,12 +79,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _all_keys() -> str:
-    lines = ["keys of FILE (units stand in the names; paths are relative to the folder the command runs in):"]
+    lines = ["keys of FILE (names end in their unit; paths are relative to the current directory):"]
     for key, field in config_keys():
         default = field.get_default(call_default_factory=True)
         shown = "required" if default is PydanticUndefined else "none" if default is None else f"default {default}"
         lines.append(f"  {key}  ({shown})")
-        lines += textwrap.wrap(field.description, 110, initial_indent="      ", subsequent_indent="      ")
+        lines += textwrap.wrap(field.description or "", 110, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)
 
 

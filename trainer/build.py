@@ -1,6 +1,6 @@
-"""From a Config to the parts it describes: constructed here, started elsewhere.
+"""Constructors of a run's components from its Config.
 
-Invariant: nothing here starts a process, opens a port or waits.
+Invariant: nothing here starts a process, opens a port or waits. `trainer.launch` starts the components.
 """
 
 import json
@@ -16,11 +16,11 @@ from trainer.engines.vllm import VllmEngine
 from trainer.rollouts.manager import ClientSettings
 from trainer.services.service import Service
 
-CLIENT_KILL_AFTER_S = 8.0  # a client that is told to discard its session talks to the server for at most 5 s
+CLIENT_KILL_AFTER_S = 8.0  # after SIGTERM a client spends at most 5 s on cancelling its session
 
 
 def ports(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Name, address and port of everything that will listen."""
+    """Name, host and port of every server that the run starts."""
     yield "vLLM (engine.port)", "127.0.0.1", config.engine.port
     yield "the gateway (gateway.port)", config.gateway.host, config.gateway.port
     if config.agent_server.url is None:
@@ -28,6 +28,7 @@ def ports(config: Config) -> Iterator[tuple[str, str, int]]:
 
 
 def engine(config: Config, model: Path, log: Path) -> VllmEngine:
+    """The vLLM server that serves the weights in `model`."""
     settings = config.engine
     return VllmEngine(
         model,
@@ -43,16 +44,11 @@ def engine(config: Config, model: Path, log: Path) -> VllmEngine:
 
 
 def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
+    """The gateway's process; `token` opens its control routes."""
     settings = config.gateway
     command = [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model)]
-    command += [
-        "--host",
-        settings.host,
-        "--port",
-        str(settings.port),
-        "--chat-template-kwargs",
-        json.dumps(settings.chat_template_kwargs),
-    ]
+    command += ["--host", settings.host, "--port", str(settings.port)]
+    command += ["--chat-template-kwargs", json.dumps(settings.chat_template_kwargs)]
     url = control_url(config) + "/healthz"
     return Service(
         "gateway", command, dict(os.environ, GATEWAY_CONTROL_TOKEN=token), log, url, unreachable=ModelUnreachable
@@ -60,6 +56,7 @@ def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path)
 
 
 def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
+    """The agent server of a run that names no other one; its records and trajectories go to `work_dir`."""
     env = dict(
         os.environ,
         R2E_DATA_PATH=str(settings.data_path),
@@ -76,6 +73,7 @@ def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
 
 
 def client_settings(config: Config, io_root: Path, run_id: str) -> ClientSettings:
+    """Command, environment and limits of the client processes."""
     server, rollout = config.agent_server, config.rollout
     return ClientSettings(
         command=rollout.client_command,
@@ -91,13 +89,13 @@ def client_settings(config: Config, io_root: Path, run_id: str) -> ClientSetting
 
 
 def actor(config: Config, model: Path) -> Actor:
-    """The actor with its weights loaded."""
-    import torch  # late: it takes seconds, in which vLLM already starts
+    """The actor, with the weights in `model` loaded."""
+    import torch  # late: the import takes seconds, during which vLLM already starts
     from transformers.utils import logging
 
     from trainer.actors.torch_actor import TorchActor
 
-    logging.disable_progress_bar()  # one display is enough
+    logging.disable_progress_bar()  # it would overwrite the run's own display
     return TorchActor(
         model,
         device=config.actor.device,
@@ -112,15 +110,15 @@ def actor(config: Config, model: Path) -> Actor:
 
 
 def decoder(model: Path) -> Callable[[Sequence[int]], str]:
-    """Token ids to text, for readers of the trajectories."""
-    from transformers import AutoTokenizer  # late, as torch
+    """A function from token ids to text, for the trajectories only."""
+    from transformers import AutoTokenizer  # late, as with torch
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     return lambda tokens: tokenizer.decode(tokens)
 
 
 def control_url(config: Config) -> str:
-    """Where the trainer itself reaches the gateway."""
+    """The URL of the gateway for the trainer itself."""
     return f"http://{_reachable(config.gateway.host)}:{config.gateway.port}"
 
 

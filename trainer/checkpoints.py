@@ -1,7 +1,7 @@
 """Checkpoints on disk: `step_000012/` holds `weights/` (Hugging Face format), `state/` and `manifest.json`.
 
-Invariant: a directory under its final name is whole. It is written beside it under a dot-name and renamed when complete,
-so whoever is killed in between leaves only a dot-directory, which nothing reads and the next save removes.
+Invariant: a directory under its final name is whole. It is written under a hidden name beside it and renamed when
+complete. A writer that is killed leaves only a hidden directory, which nothing reads and the next save removes.
 """
 
 import json
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.atomic_write import write_text
 from trainer.actors.base import Actor
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ _NAME = re.compile(r"step_(\d{6,})")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole checkpoint: `step` counts the optimizer steps done; the actor wrote `weights` and `state`."""
+    """A whole checkpoint, after `step` optimizer steps."""
 
     step: int
     directory: Path
@@ -37,15 +38,15 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in `directory`, of which the newest `keep` stay. One process writes at a time."""
+    """The checkpoints in `directory`, of which the newest `keep` are kept. One process writes at a time."""
 
     def __init__(self, directory: Path, keep: int = 2):
         if keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}: a save would remove its own checkpoint")
+            raise ValueError(f"keep must be at least 1, not {keep}: a save would remove its own checkpoint")
         self._directory, self._keep = Path(directory), keep
 
     def save(self, step: int, actor: Actor) -> Checkpoint:
-        """Write the actor's weights and state after `step` steps, then remove what is older than the newest `keep`."""
+        """Write the actor's weights and state, then remove all checkpoints but the newest `keep`."""
         for leftover in self._directory.glob(".step_*"):
             shutil.rmtree(leftover)
         checkpoint = Checkpoint(step, self._directory / f"step_{step:06d}")
@@ -53,13 +54,17 @@ class Checkpoints:
             actor.save_weights(half_written / "weights")
             actor.save_state(half_written / "state")
             files = {str(path.relative_to(half_written)): path.stat().st_size for path in _files(half_written)}
-            (half_written / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1, sort_keys=True))
+            manifest = {"step": step, "files": files}
+            write_text(half_written / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
         for old in self.all()[: -self._keep]:
             shutil.rmtree(old.directory)
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
-        """Every whole checkpoint, oldest first. One whose files differ in size from its manifest is left out, with a warning."""
+        """Every whole checkpoint, oldest first.
+
+        A checkpoint whose files differ in size from its manifest is left out, with a warning.
+        """
         found = []
         for path in self._directory.glob("step_*"):
             if name := _NAME.fullmatch(path.name):
@@ -70,14 +75,15 @@ class Checkpoints:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def latest(self) -> Checkpoint | None:
+        """The newest whole checkpoint; None where there is none."""
         return max(self.all(), key=lambda checkpoint: checkpoint.step, default=None)
 
 
 @contextmanager
 def replace_directory(target: Path) -> Iterator[Path]:
-    """Yields an empty directory to fill; afterwards it is `target`, in place of what was there. On an error `target` stays as it was.
+    """Yields an empty directory to fill; on exit it replaces `target`. On an error `target` stays as it was.
 
-    One writer a target. Killed between the two renames of a replacement, `target` is missing: never half of it, never a mixture.
+    One writer per target. A writer killed between the two renames leaves `target` missing, never incomplete or mixed.
     """
     target = Path(target)
     half_written, replaced = (target.with_name(f".{target.name}.{suffix}") for suffix in ("partial", "replaced"))

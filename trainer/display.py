@@ -1,7 +1,7 @@
-"""What a run says while it runs: phase, sessions queued, running and done, reward so far.
+"""Progress of a run on the console: phase, sessions queued, running and done, mean reward so far.
 
-Invariant: it only shows what it is told. On a terminal one line is redrawn in place; elsewhere lines are printed, few
-enough to be read in a log file.
+Invariant: it displays and decides nothing. On a terminal one line is redrawn in place. Elsewhere a line is printed
+every 15 seconds, few enough for a log file.
 """
 
 import sys
@@ -18,11 +18,12 @@ PLAIN_EVERY_S = 15.0
 
 
 class Display:
-    """Enter it around a run. `phase` and `progress` say where the run is; `message` prints a line that stays."""
+    """Context manager around a run. `phase` and `progress` update the status line; `message` prints a permanent one."""
 
     def __init__(self, stream: TextIO | None = None):
         self._start = self._phase_start = time.monotonic()
-        self._phase, self._progress = "starting", None
+        self._phase = "starting"
+        self._progress: Progress | None = None
         self._next_plain = 0.0
         self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._live = None
@@ -39,15 +40,16 @@ class Display:
             self._live.stop()
 
     def message(self, text: str) -> None:
+        """Print a line that stays."""
         self._console.print(Text(text))
 
     def phase(self, name: str) -> None:
-        """A new phase begins, for instance `step 3/16: rollouts`."""
+        """Begin a phase, for instance `step 3/16: rollouts`."""
         self._phase, self._progress, self._phase_start = name, None, time.monotonic()
         self._next_plain = self._phase_start + PLAIN_EVERY_S
 
     def progress(self, progress: Progress) -> None:
-        """Where the phase's sessions stand."""
+        """Update the session counts of the phase."""
         self._progress = progress
         if not self._live and time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S

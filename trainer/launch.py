@@ -1,7 +1,7 @@
-"""Starts what a run needs, trains, and stops all of it again.
+"""Life of a run: start the services, load the actor, train, stop everything.
 
-Invariant: whatever was started is stopped, the last first, however the run ends and whatever signals come meanwhile. Order:
-ports, services, the actor (it loads while vLLM starts), health. Nothing is waited for before everything has been started.
+Invariant: everything that was started is stopped, the last first, however the run ends and whatever signals arrive.
+Order: check the ports, start the services, load the actor while vLLM starts, wait for health.
 """
 
 import secrets
@@ -27,86 +27,88 @@ from trainer.services.service import require_free_port
 
 
 class Startable(Protocol):
+    """A process of the run, as `trainer.services.service.Service` and `trainer.engines.vllm.VllmEngine` are."""
+
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def check(self) -> None: ...
+    def wait_ready(self, timeout_s: float) -> None: ...
 
 
 def run(config: Config, interrupts: Interrupts) -> None:
-    """Train as `config` says. Raises StackError with the failure's boundary, Interrupted on a signal."""
+    """Train as configured. Raises StackError with the failure's boundary, Interrupted on a signal."""
     for name, host, port in build.ports(config):
         require_free_port(name, host, port)
     if config.agent_server.url is not None:
-        _require_answer(config.agent_server.url)
+        _require_agent_server(config.agent_server.url)
     resume = _checkpoint_to_resume(config)
-    log = RunDir(config)
+    run_dir = RunDir(config)
     with Display() as display:
-        display.message(f"run folder: {log.directory}")
+        display.message(f"run folder: {run_dir.path}")
         try:
-            with _stopping(interrupts, display) as start:
-                _prepare(config, resume, log, display, interrupts, start).run()
+            with _stop_on_exit(interrupts, display) as start:
+                _prepare(config, resume, run_dir, display, interrupts, start).run()
         except Interrupted as interrupted:
-            display.message(f"ended by {interrupted}; what was finished is in {log.directory}")
+            display.message(f"ended by {interrupted}; finished steps and checkpoints are in {run_dir.path}")
             raise
         finally:
-            shutil.rmtree(_weights_dir(log), ignore_errors=True)
-        display.message(f"done: {log.directory}")
+            shutil.rmtree(_weights_dir(run_dir), ignore_errors=True)
+        display.message(f"done: {run_dir.path}")
 
 
 def _prepare(
     config: Config,
     resume: Checkpoint | None,
-    log: RunDir,
+    run_dir: RunDir,
     display: Display,
     interrupts: Interrupts,
     start: Callable[[Startable], None],
 ) -> Loop:
-    """Start everything; return the loop when all of it can be used."""
+    """Start every component with `start`. Returns the loop once all of them are ready."""
     model = resume.weights if resume else config.model.path
-    logs, token = log.directory / "logs", secrets.token_hex(16)
+    logs, token = run_dir.path / "logs", secrets.token_hex(16)
     engine = build.engine(config, model, logs / "vllm.log")
     gateway = build.gateway(config, model, engine.url, token, logs / "gateway.log")
-    services = [engine, gateway]
+    services: list[Startable] = [engine, gateway]
     if config.agent_server.url is None:
-        services.append(
-            build.agent_server(config.agent_server, log.directory / "agent_server", logs / "agent_server.log")
-        )
+        work_dir = run_dir.path / "agent_server"
+        services.append(build.agent_server(config.agent_server, work_dir, logs / "agent_server.log"))
 
     display.phase("starting")
-    display.message(
-        f"starting vLLM, gateway{'' if config.agent_server.url else ', agent server'}; they print to {logs}"
-    )
+    names = "vLLM and gateway" if config.agent_server.url else "vLLM, gateway and agent server"
+    display.message(f"starting {names}; their logs are in {logs}")
     for service in services:
         start(service)
-    if config.agent_server.url is None:  # the quickest to start, and the one that looks at rows and images
+    if config.agent_server.url is None:  # first: it starts fastest, and it checks rows and images
         services[-1].wait_ready(config.agent_server.start_timeout_s)
     display.phase("loading the actor")
     actor = build.actor(config, model)
     if resume:
         actor.load_state(resume.state)
-    log.decode = build.decoder(model)
+    run_dir.decode = build.decoder(model)
     display.phase("waiting for the gateway and vLLM")
     gateway.wait_ready(config.gateway.start_timeout_s)
     engine.wait_ready(config.engine.start_timeout_s)
     display.message("all services are up")
 
-    def watch() -> None:
+    def health_check() -> None:
         for service in services:
             service.check()
 
     control = GatewayControl(build.control_url(config), token)
-    # Group ids name task rows on the agent server for as long as it lives: they must be unlike those of other runs.
-    run_id = f"{log.directory.name}-{secrets.token_hex(3)}"
-    rollouts = RolloutManager(
-        build.client_settings(config, log.directory / "sessions", run_id), control, interrupts, watch
-    )
-    checkpoints = Checkpoints(log.directory / "checkpoints", config.checkpoint.keep)
+    # An agent server keeps the task row of a group id as long as it lives, so ids must differ from run to run.
+    run_id = f"{run_dir.path.name}-{secrets.token_hex(3)}"
+    settings = build.client_settings(config, run_dir.path / "sessions", run_id)
+    rollouts = RolloutManager(settings, control, interrupts, health_check)
+    checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
     components = Components(engine, control, actor, rollouts, checkpoints)
-    return Loop(config, components, log, display, interrupts, run_id, _weights_dir(log), resume.step if resume else 0)
+    steps_done = resume.step if resume else 0
+    return Loop(config, components, run_dir, display, interrupts, run_id, _weights_dir(run_dir), steps_done)
 
 
 @contextmanager
-def _stopping(interrupts: Interrupts, display: Display) -> Iterator[Callable[[Startable], None]]:
-    """Yields `start(service)`; on the way out all that it started is stopped, and no signal cuts that short."""
+def _stop_on_exit(interrupts: Interrupts, display: Display) -> Iterator[Callable[[Startable], None]]:
+    """Yields `start(service)`. On exit every started service is stopped, and no signal interrupts that."""
     started = ExitStack()
 
     def start(service: Startable) -> None:
@@ -118,7 +120,7 @@ def _stopping(interrupts: Interrupts, display: Display) -> Iterator[Callable[[St
         yield start
     finally:
         with interrupts.deferred():
-            display.phase("stopping what was started")
+            display.phase("stopping the services")
             started.close()
 
 
@@ -129,23 +131,24 @@ def _checkpoint_to_resume(config: Config) -> Checkpoint | None:
     newest = Checkpoints(directory).latest()
     if newest is None:
         raise ConfigError(
-            f"checkpoint.resume_from ({directory}) holds no whole checkpoint: give the checkpoints folder of a run"
+            f"checkpoint.resume_from ({directory}) holds no whole checkpoint; set it to the checkpoints folder of a run"
         )
     if newest.step >= config.train.steps:
         raise ConfigError(
-            f"checkpoint.resume_from is at step {newest.step} already: set train.steps higher than that, not {config.train.steps}"
+            f"train.steps ({config.train.steps}) must be higher than the step of the checkpoint: "
+            f"checkpoint.resume_from is at step {newest.step} already"
         )
     return newest
 
 
-def _weights_dir(log: RunDir) -> Path:
-    return log.directory / "weights"
+def _weights_dir(run_dir: RunDir) -> Path:
+    return run_dir.path / "weights"
 
 
-def _require_answer(url: str) -> None:
+def _require_agent_server(url: str) -> None:
     try:
         requests.get(url + "/healthz", timeout=5)
     except requests.RequestException as error:
         raise ServerUnreachable(
-            f"no agent server answers at agent_server.url ({url}): start it there, or correct the address ({error})"
+            f"an agent server must answer at agent_server.url ({url}): {error}; start it there or correct the address"
         ) from None

@@ -1,7 +1,7 @@
-"""The training loop: evaluate; then rollouts, advantages, an optimizer step, new weights into the engine; evaluate again.
+"""The training loop: evaluation, then steps of rollouts, advantages, optimizer step and weight update, then evaluation.
 
-Invariant: everything is on-policy: the engine samples with the weights of the last step, and nothing samples while weights
-change. Only rewards of finished sessions reach the advantages.
+Invariant: training is on-policy. The engine samples with the weights of the last step, and no session runs while
+weights change. Only rewards of completed sessions reach the advantages.
 """
 
 import time
@@ -20,79 +20,90 @@ from trainer.display import Display
 from trainer.engines.base import Engine, Sampling
 from trainer.interrupts import Interrupts
 from trainer.rollouts.manager import RolloutManager, Rollouts
+from trainer.rollouts.result import RolloutResult
 from trainer.run_dir import RunDir, rollout_metrics
 
 
-class WeightVersions(Protocol):
-    """Whoever must know which weights are served: the gateway."""
+class Gateway(Protocol):
+    """The control call that the loop makes to the gateway."""
 
     def set_version(self, version: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What the loop drives. All are ready to work."""
+    """The components that the loop drives, all of them ready."""
 
     engine: Engine
-    gateway: WeightVersions
+    gateway: Gateway
     actor: Actor
     rollouts: RolloutManager
     checkpoints: Checkpoints
 
 
 class Loop:
-    """One run from the first evaluation to the last. `run_id` makes group ids unlike those of every other run;
-    `weights_dir` is where weights pass from the actor to the engine; `done` counts the steps of earlier runs that this one
-    continues."""
+    """One run, from the first evaluation to the last.
+
+    `run_id` prefixes group ids, so that they differ from those of other runs. The actor hands weights to the engine in
+    `weights_dir`. `steps_done` counts the steps of the run that this one resumes.
+    """
 
     def __init__(
         self,
         config: Config,
         components: Components,
-        log: RunDir,
+        run_dir: RunDir,
         display: Display,
         interrupts: Interrupts,
         run_id: str,
         weights_dir: Path,
-        done: int = 0,
+        steps_done: int = 0,
     ):
-        self._config, self._components, self._log, self._display = config, components, log, display
+        self._config, self._components, self._run_dir, self._display = config, components, run_dir, display
         self._interrupts, self._run_id, self._weights_dir = interrupts, run_id, weights_dir
-        self._done, self._version = done, 0
+        self._steps_done, self._version = steps_done, 0
 
     def run(self) -> None:
-        """Train for `train.steps` steps. Raises ServerError when a step's sessions all fail, ModelError when the engine does."""
+        """Train up to step `train.steps`.
+
+        Raises ServerError when all sessions of a step fail, ModelError when the engine fails, Interrupted on a signal.
+        """
         steps, every = self._config.train.steps, self._config.checkpoint.every_steps
-        before = after = self._evaluate(self._done)
-        for step in range(self._done + 1, steps + 1):
+        before = after = self._evaluate(self._steps_done)
+        for step in range(self._steps_done + 1, steps + 1):
             self._step(step)
             if step == steps or (every and step % every == 0):
                 self._phase(f"step {step}/{steps}: checkpoint")
                 self._components.checkpoints.save(step, self._components.actor)
             if step == steps or (self._config.eval.every_steps and step % self._config.eval.every_steps == 0):
                 after = self._evaluate(step)
-        if before is not None:
+        if before is not None and after is not None:
             self._display.message(f"held-out resolved rate: before {before:.1%}, after {after:.1%}")
 
     def _evaluate(self, step: int) -> float | None:
-        """The held-out resolved rate now, None where none is wanted. The same groups every time: a group keeps its row."""
-        wanted = self._config.eval
-        if not wanted.tasks:
+        """The held-out resolved rate after `step` steps; None where `eval.tasks` is 0.
+
+        The group ids are the same at every evaluation: the agent server keeps the row of a group id.
+        """
+        settings = self._config.eval
+        if not settings.tasks:
             return None
         self._phase(f"evaluation after {step} steps")
         started = time.monotonic()
-        group_ids = [f"{self._run_id}-eval{number:04d}" for number in range(wanted.tasks)]
-        rollouts = self._collect("eval", step, group_ids, wanted.samples, wanted.temperature)
+        group_ids = [f"{self._run_id}-eval{number:04d}" for number in range(settings.tasks)]
+        rollouts = self._collect("eval", step, group_ids, settings.samples, settings.temperature)
         metrics = rollout_metrics(rollouts)
         metrics["n_tasks"] = len({sample.metadata.get("task_id", sample.group_id) for sample in rollouts.samples})
-        self._log.evaluation(step, metrics | {"seconds": round(time.monotonic() - started, 2)})
+        self._run_dir.evaluation(step, metrics | {"seconds": round(time.monotonic() - started, 2)})
         self._display.message(
-            f"evaluation after {step} steps: {metrics['resolved_rate']:.1%} of {metrics['n_samples']} sessions resolved, {metrics['n_tasks']} tasks"
+            f"evaluation after {step} steps: {metrics['resolved_rate']:.1%} of {metrics['n_samples']} sessions "
+            f"resolved, {metrics['n_tasks']} tasks"
         )
         return metrics["resolved_rate"]
 
     def _step(self, step: int) -> None:
-        config, components, seconds = self._config, self._components, {}
+        config, components = self._config, self._components
+        seconds: dict[str, float] = {}  # by phase
         name = f"step {step}/{config.train.steps}"
         self._phase(f"{name}: rollouts")
         with _timed(seconds, "rollout"):
@@ -119,22 +130,23 @@ class Loop:
             "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
             **(asdict(report) if report else dict.fromkeys(StepReport.__dataclass_fields__)),
         }
-        self._log.step(step, metrics)
+        self._run_dir.step(step, metrics)
         self._display.message(describe_step(name, metrics))
 
     def _collect(self, mode: str, step: int, group_ids: list[str], size: int, temperature: float) -> Rollouts:
         settings = self._config.rollout
         sampling = Sampling(temperature=temperature, top_p=settings.top_p, max_tokens=settings.max_tokens)
 
-        def on_result(finished):
-            self._log.session(mode, step, finished)
-            if finished.failure or finished.alarm:
-                self._display.message(f"session {finished.session.session_id}: {finished.failure or finished.alarm}")
+        def on_result(result: RolloutResult) -> None:
+            self._run_dir.session(mode, step, result)
+            if result.failure or result.alarm:
+                self._display.message(f"session {result.session.session_id}: {result.failure or result.alarm}")
 
         rollouts = self._components.rollouts.run(group_ids, size, mode, sampling, self._display.progress, on_result)
         if not rollouts.samples:
             raise ServerError(
-                f"none of {len(rollouts.attempts)} {mode} sessions returned a reward; the last failure: {rollouts.failures[-1]}"
+                f"none of {len(rollouts.attempts)} {mode} sessions returned a reward; "
+                f"the last failure: {rollouts.failures[-1]}"
             )
         return rollouts
 
@@ -144,26 +156,26 @@ class Loop:
 
 
 def compute_advantages(rollouts: Rollouts) -> list[list[TrainingSample]]:
-    """The samples with their advantages, by group. Groups whose rewards are all equal teach nothing and are left out."""
+    """The samples with their advantages, by group. Groups whose rewards are all equal are left out."""
     groups = []
     for group in rollouts.groups:
         advantages = group_normalized([sample.reward for sample in group.samples])
         if any(advantages):
-            groups.append(
-                [TrainingSample(sample.trace, advantage) for sample, advantage in zip(group.samples, advantages)]
-            )
+            pairs = zip(group.samples, advantages, strict=True)
+            groups.append([TrainingSample(sample.trace, advantage) for sample, advantage in pairs])
     return groups
 
 
 def describe_step(name: str, metrics: dict) -> str:
-    """A step in one line."""
-    line = f"{name}: reward {metrics['reward_mean']:.2f}, resolved {metrics['resolved_rate']:.0%} of {metrics['n_samples']}"
-    if not metrics["updated"]:
-        line += ", weights unchanged: " + (
-            "no group with different rewards" if metrics["loss"] is None else "the gradient is not finite"
-        )
+    """A step's metrics in one line."""
+    line = f"{name}: reward {metrics['reward_mean']:.2f}"
+    line += f", resolved {metrics['resolved_rate']:.0%} of {metrics['n_samples']}"
+    if metrics["updated"]:
+        line += f", loss {metrics['loss']:.4f}, grad norm {metrics['grad_norm']:.2f}"
+        line += f", logprob diff {metrics['logprob_diff_mean']:.4f}"
     else:
-        line += f", loss {metrics['loss']:.4f}, grad norm {metrics['grad_norm']:.2f}, logprob diff {metrics['logprob_diff_mean']:.4f}"
+        reason = "no group with different rewards" if metrics["loss"] is None else "the gradient is not finite"
+        line += f", weights unchanged: {reason}"
     line += " | " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in metrics["seconds"].items())
     return line + (f" | failures {metrics['failures']}" if metrics["failures"] else "")
 

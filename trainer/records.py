@@ -1,7 +1,7 @@
-"""What a rollout leaves behind: token traces, samples and groups, as plain frozen data.
+"""Records of rollouts: token traces, samples and groups, as frozen data.
 
-Invariant (token in, token out): the tokens here are the ids the engine saw and sampled, in its own order; nothing
-in the trainer turns text back into tokens to find them.
+Invariant (token in, token out): the tokens are the ids that the engine received and sampled, in its own order.
+Nothing in the trainer turns text back into tokens to recover them.
 """
 
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of tokens with one origin: given to the engine (`sampled=False`) or sampled by it (`sampled=True`).
+    """Consecutive tokens of one origin: prompt (`sampled=False`) or sampled by the engine (`sampled=True`).
 
-    `parent` is the index, in the same trace, of the segment this one follows (-1: it begins a context).
-    `logprobs` has one natural-log probability a token, in the engine's own distribution, and is empty unless sampled.
-    `version` counts the weights that sampled it (0: the initial weights; -1 when not sampled).
-    `finish_reason` is the engine's (`stop`, `length`) for a sampled segment, else "".
+    `parent` is the index, in the same trace, of the segment that this one follows; -1: it begins a context.
+    `logprobs` has one natural-log probability per token, in the model's own distribution; empty unless sampled.
+    `version` is that of the weights that sampled it (0: the initial weights); -1 unless sampled.
+    `finish_reason` is the engine's (`stop`, `length`); "" unless sampled.
     """
 
     parent: int
@@ -27,7 +27,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A session's token tree. A parent stands before its children; root to leaf is exactly one engine sequence."""
+    """A session's token tree. Parents precede their children; each path from root to leaf is one engine sequence."""
 
     segments: tuple[Segment, ...] = ()
     n_calls: int = 0
@@ -39,7 +39,10 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished session: its trace and what the agent server said of it. `reward` is never an infrastructure failure."""
+    """One completed session: its trace, and reward, exit status and metadata from the agent server.
+
+    A session that failed is no sample, so `reward` never stands for an infrastructure failure.
+    """
 
     session_id: str
     group_id: str
@@ -51,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The samples of one task row; advantages are relative to this set."""
+    """The samples of one task row. Advantages are relative to this set."""
 
     group_id: str
     samples: tuple[Sample, ...]

@@ -1,15 +1,15 @@
-"""What a run leaves behind in `runs/<name>/`:
+"""The folder of a run, `runs/<name>/`:
 
-    config.resolved.toml    the configuration with every default written out; can be run again
+    config.resolved.toml    the configuration with every default; can be run again
     metrics.jsonl           one line a training step
     evaluations.jsonl       one line a held-out evaluation
-    trajectories/*.jsonl    one line a session, failed ones included: what the client returned, and every token
+    trajectories/*.jsonl    one line a session, failed ones included: client output and every token
     reward.png              training reward and its running mean, held-out resolved rate
     checkpoints/            the newest checkpoints, each with Hugging Face-format weights
     agent_server/           the started agent server's records and the agents' own trajectories
-    logs/                   what the services printed
+    logs/                   stdout and stderr of the services
 
-Invariant: a folder belongs to one run; a line is written whole, as soon as what it tells has happened.
+Invariant: a folder belongs to one run. A line is written whole, as soon as its event has happened.
 """
 
 import json
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from client.atomic_write import replacing, write_text
 from client.errors import ConfigError
 from trainer.config.file import to_toml
 from trainer.config.schema import Config
@@ -30,34 +31,34 @@ RUNNING_MEAN_STEPS = 5
 
 
 class RunDir:
-    """The folder of one run. `decode` turns token ids into text, for readers of the trajectories only."""
+    """Writer of one run's folder, `path`. `decode` turns token ids into text, for the trajectories only."""
 
     def __init__(self, config: Config):
-        """Make a fresh folder: `name`, or `name-2`, `name-3`, ... where it exists. Raises ConfigError."""
-        self.directory = _fresh_directory(config.run.dir, config.run.name)
+        """Make a new folder: `name`, or `name-2`, `name-3`, ... where it exists. Raises ConfigError."""
+        self.path = _make_directory(config.run.dir, config.run.name)
         self.decode: Callable[[Sequence[int]], str] | None = None
-        (self.directory / "trajectories").mkdir()
-        (self.directory / "config.resolved.toml").write_text(to_toml(config))
+        (self.path / "trajectories").mkdir()
+        write_text(self.path / "config.resolved.toml", to_toml(config))
         self._rewards: list[tuple[int, float]] = []
         self._held_out: list[tuple[int, float]] = []
 
-    def session(self, stage: str, step: int, finished: RolloutResult) -> None:
-        """Add a session to the trajectories of `stage` (`step` or `eval`)."""
+    def session(self, mode: str, step: int, result: RolloutResult) -> None:
+        """Add a session to the trajectories of `mode` (`train` or `eval`)."""
         record = {
-            "session_id": finished.session.session_id,
-            "group_id": finished.session.group_id,
-            "mode": finished.session.mode,
+            "session_id": result.session.session_id,
+            "group_id": result.session.group_id,
+            "mode": result.session.mode,
             "step": step,
-            "seconds": round(finished.seconds, 3),
-            "reward": finished.sample.reward if finished.sample else None,
-            "exit_status": finished.sample.exit_status if finished.sample else None,
-            "failure": finished.failure.as_dict() if finished.failure else None,
-            "alarm": finished.alarm or None,
-            "client": {"exit_code": finished.exit.exit_code, "output": finished.exit.output, "log": finished.exit.log},
-            "n_calls": finished.trace.n_calls,
-            "segments": [self._segment(segment) for segment in finished.trace.segments],
+            "seconds": round(result.seconds, 3),
+            "reward": result.sample.reward if result.sample else None,
+            "exit_status": result.sample.exit_status if result.sample else None,
+            "failure": result.failure.as_dict() if result.failure else None,
+            "alarm": result.alarm or None,
+            "client": {"exit_code": result.exit.exit_code, "output": result.exit.output, "log": result.exit.log},
+            "n_calls": result.trace.n_calls,
+            "segments": [self._segment(segment) for segment in result.trace.segments],
         }
-        self._append(f"trajectories/{stage}_{step:04d}.jsonl", record)
+        self._append(f"trajectories/{mode}_{step:04d}.jsonl", record)
 
     def step(self, step: int, metrics: dict) -> None:
         """Add a step's line to metrics.jsonl and redraw the curve."""
@@ -80,41 +81,41 @@ class RunDir:
         return record
 
     def _append(self, name: str, record: dict) -> None:
-        # JSON has no word for a gradient norm that is not finite: it stands as text ("nan", "inf").
+        # JSON has no NaN and no infinity: a gradient norm that is not finite is written as text ("nan", "inf").
         record = {
             key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in record.items()
         }
-        with open(self.directory / name, "a") as file:
+        with open(self.path / name, "a") as file:
             file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
 
     def _draw(self) -> None:
-        # Figure itself, not pyplot: no global state, no backend to choose, no display needed. Imported late: it takes a second.
+        # Figure, not pyplot: no global state, no backend, no display. Imported late: it takes a second.
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         if self._rewards:
-            steps, rewards = zip(*self._rewards)
+            steps, rewards = zip(*self._rewards, strict=True)
             axes.plot(steps, rewards, "o", color="tab:blue", alpha=0.4, label="training: mean reward of the step")
             axes.plot(
                 steps, _running_mean(rewards), color="tab:blue", label=f"training: running mean of {RUNNING_MEAN_STEPS}"
             )
         if self._held_out:
-            axes.plot(*zip(*self._held_out), "s--", color="tab:orange", label="held-out: resolved rate")
+            axes.plot(*zip(*self._held_out, strict=True), "s--", color="tab:orange", label="held-out: resolved rate")
             for step, rate in self._held_out:
                 axes.annotate(f"{rate:.0%}", (step, rate), textcoords="offset points", xytext=(0, 8), ha="center")
-        axes.set(xlabel="optimizer step", ylabel="reward", ylim=(-0.05, 1.25), title=self.directory.name)
+        axes.set(xlabel="optimizer step", ylabel="reward", ylim=(-0.05, 1.25), title=self.path.name)
         axes.legend(loc="upper left")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
         axes.grid(alpha=0.3)
-        part = self.directory / "reward.png.part"
-        figure.savefig(part, format="png", dpi=120)
-        part.replace(self.directory / "reward.png")
+        with replacing(self.path / "reward.png") as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
 
 
 def rollout_metrics(rollouts: Rollouts) -> dict:
-    """The figures of a set of rollouts that training steps and evaluations share."""
+    """The metrics that training steps and evaluations share. Means and rates are None without samples."""
     samples = rollouts.samples
     n = len(samples)
     return {
@@ -139,7 +140,7 @@ def _running_mean(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _fresh_directory(parent: Path, name: str) -> Path:
+def _make_directory(parent: Path, name: str) -> Path:
     number = 1
     while True:
         directory = parent / (name if number == 1 else f"{name}-{number}")
@@ -150,5 +151,5 @@ def _fresh_directory(parent: Path, name: str) -> Path:
             number += 1
         except OSError as error:
             raise ConfigError(
-                f"run.dir ({parent}) cannot be written to: {error.strerror}; give another folder"
+                f"run.dir ({parent}) cannot be written to: {error.strerror}; set another folder"
             ) from None

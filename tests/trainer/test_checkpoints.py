@@ -1,4 +1,4 @@
-"""Checkpoints: what is seen is whole, whatever happens to whoever writes."""
+"""Checkpoints: visible ones are whole, also after the writer fails or is killed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class FileActor:
-    """Writes what an actor would, in small files; fails on demand."""
+    """A fake actor that writes small files and can fail."""
 
     def __init__(self, content: str = "weights", fail: Exception | None = None):
         self._content, self._fail = content, fail
@@ -30,7 +30,7 @@ class FileActor:
         (directory / "actor.pt").write_text(self._content)
 
 
-# Saves step 2 for ever: one file after another, telling of each.
+# Saves step 2 without end: one file after another, each printed.
 SLOW_SAVE = """
 import itertools, sys
 from pathlib import Path
@@ -47,11 +47,11 @@ Checkpoints(Path(sys.argv[1])).save(2, SlowActor())
 """
 
 
-def test_nothing_yet(tmp_path):
+def test_without_checkpoints_there_is_no_latest(tmp_path):
     assert Checkpoints(tmp_path / "absent").latest() is None
 
 
-def test_the_newest_is_found_and_only_the_last_ones_are_kept(tmp_path):
+def test_the_newest_is_found_and_older_ones_are_removed(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (3, 1_000_000, 12):  # by number, not by name or age
         saved = checkpoints.save(step, FileActor(f"weights {step}"))
@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, caplog, damag
     assert str(newest.directory) in caplog.text
 
 
-def test_keeping_none_is_refused(tmp_path):
+def test_keep_must_be_positive(tmp_path):
     with pytest.raises(ValueError, match="at least 1"):
         Checkpoints(tmp_path, keep=0)
 

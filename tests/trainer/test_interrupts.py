@@ -1,7 +1,8 @@
-"""Signals: raised once, never inside a held block, never lost."""
+"""Signals: raised once, never inside a deferred block, never lost."""
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -13,13 +14,13 @@ def interrupt(signum=signal.SIGINT):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_raised_where_it_comes(interrupts, signum):
+def test_a_signal_is_raised_where_it_arrives(interrupts, signum):
     with pytest.raises(Interrupted, match=signal.Signals(signum).name):
         interrupt(signum)
     assert interrupts.exit_code == 128 + signum
 
 
-def test_a_held_block_is_finished_first(interrupts):
+def test_a_deferred_block_finishes_first(interrupts):
     finished = []
     with pytest.raises(Interrupted), interrupts.deferred():
         with interrupts.deferred():
@@ -28,24 +29,22 @@ def test_a_held_block_is_finished_first(interrupts):
     assert finished == ["inner"]
 
 
-def test_later_signals_are_only_noted(interrupts, capsys):
+def test_later_signals_are_only_reported(interrupts, capsys):
     with pytest.raises(Interrupted):
         interrupt()
     interrupt(signal.SIGTERM)
     assert interrupts.exit_code == 130 and "stopping already" in capsys.readouterr().err
 
 
-def test_a_swallowed_signal_comes_up_at_the_next_check(interrupts):
+def test_a_swallowed_signal_is_raised_at_the_next_check(interrupts):
     interrupts.check()
-    try:
+    with suppress(BaseException):
         interrupt()
-    except BaseException:
-        pass
     with pytest.raises(Interrupted):
         interrupts.check()
 
 
-def test_an_error_in_a_held_block_stays_the_error(interrupts):
+def test_an_error_in_a_deferred_block_takes_precedence(interrupts):
     with pytest.raises(ValueError), interrupts.deferred():
         interrupt()
         raise ValueError

@@ -1,6 +1,6 @@
-"""A whole run as a process of its own, ended by signals at every stage: nothing is left, the last checkpoint is whole.
+"""Whole runs as processes, ended by signals at every stage: nothing is left, the last checkpoint is whole.
 
-Services and clients are real processes. What they would do is faked in the script below, at the seams.
+Services and clients are real processes; the script below fakes their work.
 """
 
 import os
@@ -43,7 +43,8 @@ class Engine(Service):
     def load_weights(self, directory, version): reach("load_weights")
 
 def service(name, kind=Service):
-    return kind(name, ["sh", "-c", "sleep 600 & wait"], {"PATH": "/usr/bin:/bin", "WORD": sys.argv[3]}, directory / "log", lambda: reach(name) or True)
+    env = {"PATH": "/usr/bin:/bin", "WORD": sys.argv[3]}
+    return kind(name, ["sh", "-c", "sleep 600 & wait"], env, directory / "log", lambda: reach(name) or True)
 
 class Actor:
     steps = 0
@@ -61,7 +62,8 @@ class Actor:
 class Control:
     def __init__(self, url, token): pass
     def open(self, *arguments): pass
-    def close(self, session_id): return Trace((Segment(-1, False, (1,)), Segment(0, True, (2,), (-0.1,), 0, "stop")), 1)
+    def close(self, session_id):
+        return Trace((Segment(-1, False, (1,)), Segment(0, True, (2,), (-0.1,), 0, "stop")), 1)
     def status(self): return {}
     def set_version(self, version): pass
 
@@ -78,7 +80,9 @@ launch.GatewayControl = Control
 sys.exit(main(["run", *sys.argv[4:]]))
 """
 CLIENT = """
-if [ $RELAX_ROLLOUT_MODE = {stage} ]; then touch {directory}/hold; trap 'exit 143' TERM; while :; do sleep 0.1; done; fi
+if [ $RELAX_ROLLOUT_MODE = {stage} ]; then
+  touch {directory}/hold; trap 'exit 143' TERM; while :; do sleep 0.1; done
+fi
 mkdir {directory}/$RELAX_GROUP_ID 2>/dev/null && reward=1 || reward=0
 printf '{{"reward": %s, "metadata": {{"n_calls": 1}}}}' $reward >$RELAX_OUTPUT_JSON
 """
@@ -86,37 +90,28 @@ printf '{{"reward": %s, "metadata": {{"n_calls": 1}}}}' $reward >$RELAX_OUTPUT_J
 
 @pytest.fixture
 def start(tmp_path, word):
-    """Start a run that stops in `stage` for ever and there makes the file `hold`."""
+    """Factory of runs that block in `stage` after they have made the file `hold`."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     runs = []
 
     def start(stage: str) -> subprocess.Popen:
         overrides = {
-            **{
-                "run.dir": tmp_path / "runs",
-                "model.path": tmp_path / "model",
-                "agent_server.data_path": tmp_path,
-                "agent_server.sif_dir": tmp_path,
-            },
-            **{
-                "train.steps": 2,
-                "checkpoint.every_steps": 1,
-                "rollout.groups_per_step": 2,
-                "rollout.group_size": 2,
-                "eval.tasks": 2,
-                "eval.samples": 2,
-            },
+            "run.dir": tmp_path / "runs",
+            "model.path": tmp_path / "model",
+            "agent_server.data_path": tmp_path,
+            "agent_server.sif_dir": tmp_path,
+            "train.steps": 2,
+            "checkpoint.every_steps": 1,
+            "rollout.groups_per_step": 2,
+            "rollout.group_size": 2,
+            "eval.tasks": 2,
+            "eval.samples": 2,
             "rollout.client_command": CLIENT.format(stage=stage, directory=tmp_path),
         }
-        arguments = [
-            stage,
-            tmp_path,
-            word,
-            "scripts/runs/quickstart.toml",
-            *(f"{key}={value}" for key, value in overrides.items()),
-        ]
-        env = dict(os.environ, WORD=word, HOME="/nonexistent")  # HOME: nobody's profile in a test
+        arguments = [stage, tmp_path, word, "scripts/runs/quickstart.toml"]
+        arguments += [f"{key}={value}" for key, value in overrides.items()]
+        env = dict(os.environ, WORD=word, HOME="/nonexistent")  # HOME: no login profile in a test
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *map(str, arguments)],
             cwd=ROOT,
@@ -141,13 +136,18 @@ def wait_for_hold(run: subprocess.Popen, hold: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_run_ends_by_itself_with_nothing_left(start, left_alive, tmp_path):
+def test_a_run_that_completes_leaves_no_process(start, left_alive, tmp_path):
     run = start("none")
     output = run.communicate()[0].decode()
     assert run.returncode == 0 and "held-out resolved rate: before" in output
     assert left_alive() == []
     assert {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()} == {
-        *("config.resolved.toml", "metrics.jsonl", "evaluations.jsonl", "trajectories", "reward.png", "checkpoints"),
+        "config.resolved.toml",
+        "metrics.jsonl",
+        "evaluations.jsonl",
+        "trajectories",
+        "reward.png",
+        "checkpoints",
     }
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
     wait_for_hold(run, tmp_path / "hold")
     run.send_signal(signal.SIGINT)
     time.sleep(0.05)
-    run.send_signal(signal.SIGINT)  # impatience must not leave things behind
+    run.send_signal(signal.SIGINT)  # a second Ctrl-C must not interrupt the clean-up
     output = run.communicate()[0].decode()
     assert run.returncode == 130, output
     assert "ended by SIGINT" in output and "Traceback" not in output
@@ -172,7 +172,7 @@ def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
         assert (kept[0].weights / "weights").read_text() == "1"
 
 
-def test_sigterm_ends_a_run_as_ctrl_c_does(start, left_alive, tmp_path):
+def test_sigterm_ends_a_run_like_ctrl_c(start, left_alive, tmp_path):
     run = start("train")
     wait_for_hold(run, tmp_path / "hold")
     run.send_signal(signal.SIGTERM)
@@ -190,7 +190,7 @@ def test_a_killed_run_leaves_no_process(start, left_alive, tmp_path):
 
 @pytest.fixture
 def refused(tmp_path):
-    """What a configuration is refused with before anything is started or written."""
+    """The message of the error that a configuration raises before anything is started or written."""
 
     def refused(kind: type[Exception], *overrides: str) -> str:
         ports = [f"{section}.port={free_port()}" for section in ("engine", "gateway", "agent_server")]
@@ -208,12 +208,12 @@ def test_a_port_in_use_is_named_by_its_key(refused):
         assert "gateway.port" in refused(ConfigError, f"gateway.port={taken.getsockname()[1]}")
 
 
-def test_an_agent_server_that_does_not_answer_is_named(refused):
+def test_an_unreachable_agent_server_is_named_by_its_key(refused):
     url = f"http://127.0.0.1:{free_port()}"
     assert f"agent_server.url ({url})" in refused(ServerUnreachable, f"agent_server.url={url}")
 
 
-def test_only_a_whole_checkpoint_with_steps_to_go_is_continued(refused, tmp_path):
+def test_only_a_whole_checkpoint_with_steps_to_go_is_resumed(refused, tmp_path):
     class Actor:
         def save_weights(self, path):
             path.mkdir()

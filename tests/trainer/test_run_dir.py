@@ -1,4 +1,4 @@
-"""A run's folder: fresh for every run, lines whole, the curve drawn, the display readable in a file."""
+"""A run's folder: new for every run, whole lines, the curve; and the display in a file and on a terminal."""
 
 import io
 import json
@@ -20,40 +20,37 @@ TRACE = Trace((Segment(-1, False, (1, 2)), Segment(0, True, (3, 4, 5), (-0.5, -0
 
 
 @pytest.fixture
-def make_log(tmp_path):
+def make_run_dir(tmp_path):
     return lambda: RunDir(load_config(QUICKSTART, [f"run.dir={tmp_path}/runs"]))
 
 
 def attempt(number: int, reward: float | None, n_calls: int = 2):
-    output = (
-        None
-        if reward is None
-        else {"reward": reward, "metadata": {"exit_status": "Submitted", "n_calls": n_calls, "submission": "diff"}}
+    metadata = {"exit_status": "Submitted", "n_calls": n_calls, "submission": "diff"}
+    exit = (
+        ClientExit(1, None, "log") if reward is None else ClientExit(0, {"reward": reward, "metadata": metadata}, "log")
     )
-    return to_result(
-        Session(f"g.{number}", "g", "train"), ClientExit(1 if reward is None else 0, output, "log"), TRACE, 1.5, False
-    )
+    return to_result(Session(f"g.{number}", "g", "train"), exit, TRACE, 1.5, False)
 
 
-def test_every_run_gets_a_folder_of_its_own(make_log):
-    logs = [make_log() for _ in range(3)]
-    assert [log.directory.name for log in logs] == ["quickstart", "quickstart-2", "quickstart-3"]
-    config = load_config(logs[0].directory / "config.resolved.toml", [])
+def test_every_run_gets_a_folder_of_its_own(make_run_dir):
+    run_dirs = [make_run_dir() for _ in range(3)]
+    assert [run_dir.path.name for run_dir in run_dirs] == ["quickstart", "quickstart-2", "quickstart-3"]
+    config = load_config(run_dirs[0].path / "config.resolved.toml", [])
     assert config == load_config(QUICKSTART, [f"run.dir={config.run.dir}"])
 
 
-def test_a_place_where_no_run_can_be_kept_is_named(tmp_path):
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=f"run.dir .{tmp_path}/file. cannot be written to"):
         RunDir(load_config(QUICKSTART, [f"run.dir={tmp_path}/file"]))
 
 
-def test_every_session_is_kept_with_its_tokens_the_failed_ones_too(make_log):
-    log = make_log()
-    log.decode = lambda tokens: " ".join(map(str, tokens))
-    log.session("train", 3, attempt(1, 1.0))
-    log.session("train", 3, attempt(2, None))
-    good, bad = map(json.loads, (log.directory / "trajectories" / "train_0003.jsonl").read_text().splitlines())
+def test_every_session_is_recorded_with_its_tokens_failed_ones_included(make_run_dir):
+    run_dir = make_run_dir()
+    run_dir.decode = lambda tokens: " ".join(map(str, tokens))
+    run_dir.session("train", 3, attempt(1, 1.0))
+    run_dir.session("train", 3, attempt(2, None))
+    good, bad = map(json.loads, (run_dir.path / "trajectories" / "train_0003.jsonl").read_text().splitlines())
     assert (good["reward"], good["failure"], good["client"]["output"]["metadata"]["submission"]) == (1.0, None, "diff")
     assert good["segments"][1] == {
         **{"parent": 0, "sampled": True, "tokens": [3, 4, 5], "text": "3 4 5"},
@@ -62,63 +59,50 @@ def test_every_session_is_kept_with_its_tokens_the_failed_ones_too(make_log):
     assert (bad["reward"], bad["failure"]["code"], bad["client"]["log"]) == (None, "session_failed", "log")
 
 
-def test_the_figures_of_rollouts_leave_failures_out():
+def test_metrics_of_rollouts_exclude_failures():
     attempts = [attempt(1, 1.0), attempt(2, 0.0, n_calls=1), attempt(3, None), attempt(4, None)]
-    group = Group("g", tuple(done.sample for done in attempts if done.sample))
-    figures = rollout_metrics(Rollouts((group,), tuple(attempts), refills=2))
-    assert (figures["reward_mean"], figures["resolved_rate"], figures["n_samples"], figures["n_sessions"]) == (
-        0.5,
-        0.5,
-        2,
-        4,
-    )
-    assert figures["failures"] == {"server.session_failed": 2} and figures["refills"] == 2 and figures["alarms"] == 1
-    assert (
-        figures["exit_statuses"] == {"Submitted": 2}
-        and figures["sampled_tokens"] == 6
-        and figures["cut_off_turns"] == 2
-    )
+    group = Group("g", tuple(result.sample for result in attempts if result.sample))
+    metrics = rollout_metrics(Rollouts((group,), tuple(attempts), refills=2))
+    assert (metrics["reward_mean"], metrics["resolved_rate"]) == (0.5, 0.5)
+    assert (metrics["n_samples"], metrics["n_sessions"]) == (2, 4)
+    assert metrics["failures"] == {"server.session_failed": 2} and metrics["refills"] == 2 and metrics["alarms"] == 1
+    assert metrics["exit_statuses"] == {"Submitted": 2}
+    assert metrics["sampled_tokens"] == 6 and metrics["cut_off_turns"] == 2
 
 
-def test_steps_and_evaluations_are_lines_and_a_curve(make_log):
-    log = make_log()
-    log.evaluation(0, {"resolved_rate": 0.25})
-    log.step(1, {"reward_mean": 0.5})
-    first = (log.directory / "reward.png").read_bytes()
-    log.step(2, {"reward_mean": 0.75})
-    assert [json.loads(line) for line in (log.directory / "metrics.jsonl").read_text().splitlines()] == [
+def test_steps_and_evaluations_are_written_as_lines_and_drawn(make_run_dir):
+    run_dir = make_run_dir()
+    run_dir.evaluation(0, {"resolved_rate": 0.25})
+    run_dir.step(1, {"reward_mean": 0.5})
+    first = (run_dir.path / "reward.png").read_bytes()
+    run_dir.step(2, {"reward_mean": 0.75})
+    assert [json.loads(line) for line in (run_dir.path / "metrics.jsonl").read_text().splitlines()] == [
         {"step": 1, "reward_mean": 0.5},
         {"step": 2, "reward_mean": 0.75},
     ]
-    assert json.loads((log.directory / "evaluations.jsonl").read_text()) == {"step": 0, "resolved_rate": 0.25}
-    assert first.startswith(b"\x89PNG") and (log.directory / "reward.png").read_bytes() != first
+    assert json.loads((run_dir.path / "evaluations.jsonl").read_text()) == {"step": 0, "resolved_rate": 0.25}
+    assert first.startswith(b"\x89PNG") and (run_dir.path / "reward.png").read_bytes() != first
 
 
-def test_a_figure_that_is_not_finite_stays_readable_json(make_log):
-    log = make_log()
-    log.step(1, {"reward_mean": 0.5, "grad_norm": float("nan"), "loss": float("-inf")})
-    (line,) = (log.directory / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line, parse_constant=pytest.fail) == {
-        "step": 1,
-        "reward_mean": 0.5,
-        "grad_norm": "nan",
-        "loss": "-inf",
-    }
+def test_a_metric_that_is_not_finite_is_still_valid_json(make_run_dir):
+    run_dir = make_run_dir()
+    run_dir.step(1, {"reward_mean": 0.5, "grad_norm": float("nan"), "loss": float("-inf")})
+    (line,) = (run_dir.path / "metrics.jsonl").read_text().splitlines()
+    metrics = json.loads(line, parse_constant=pytest.fail)
+    assert metrics == {"step": 1, "reward_mean": 0.5, "grad_norm": "nan", "loss": "-inf"}
 
 
-def test_the_display_says_in_a_file_what_it_shows_on_a_terminal(monkeypatch):
+def test_the_display_prints_whole_lines_to_a_file(monkeypatch):
     monkeypatch.setattr("trainer.display.PLAIN_EVERY_S", 0.0)
     out = io.StringIO()
     with Display(out) as display:
         display.phase("step 1/2: rollouts")
         display.progress(Progress(queued=3, running=2, done=2, total=7, refills=1, rewards=(1.0, 0.0)))
         display.message("a line that stays")
-    progress, said = out.getvalue().splitlines()
-    assert (
-        "step 1/2: rollouts" in progress
-        and "3 queued, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
-    )
-    assert said == "a line that stays"
+    progress, message = out.getvalue().splitlines()
+    assert "step 1/2: rollouts" in progress
+    assert "3 queued, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
+    assert message == "a line that stays"
 
 
 def test_the_display_redraws_one_line_on_a_terminal(monkeypatch):

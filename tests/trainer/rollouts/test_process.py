@@ -126,8 +126,9 @@ def test_a_client_that_ignores_sigterm_is_killed_with_children_of_their_own_sess
 
 
 def test_children_of_a_terminated_client_have_time_to_clean_up(start, tmp_path):
-    """The client itself is gone at once; its child holds a lock for a moment more."""
-    child = f"trap 'sleep 0.3; rm {tmp_path}/lock' EXIT; trap 'exit 1' TERM; touch {tmp_path}/lock; while :; do sleep 0.05; done"
+    """The client ends at once; its child holds a lock for a moment longer."""
+    traps = f"trap 'sleep 0.3; rm {tmp_path}/lock' EXIT; trap 'exit 1' TERM"
+    child = f"{traps}; touch {tmp_path}/lock; while :; do sleep 0.05; done"
     client = start(f'bash -c "{child}" & wait')
     while not (tmp_path / "lock").exists():
         time.sleep(0.02)
@@ -143,7 +144,8 @@ import os, sys, time
 from pathlib import Path
 from client.wire import ERROR_FILE
 from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
-ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": {word!r}}})
+env = {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": {word!r}}}
+ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), env)
 print("ready", flush=True)
 time.sleep(600)
 """
