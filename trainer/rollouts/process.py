@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from client.wire import ERROR_FILE
 
 LOG_TAIL_BYTES = 4000
-MAX_ERROR_BYTES = 64 * 1024
+MAX_ERROR_BYTES = 256 * 1024
 POLL_S = 0.02
 # The parent may have died before setpriv armed its signal.
 LAUNCH_SCRIPT = '[ "$PPID" = "$1" ] || exit 143; exec /bin/bash -lc "$2"'
