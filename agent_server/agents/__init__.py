@@ -1,1 +1,1 @@
-"""Agents that can work on a session, each behind one adapter."""
+"""Agents that work on sessions, each behind one interface."""

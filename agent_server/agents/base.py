@@ -1,6 +1,14 @@
-"""What a session wants from an agent, and what it gets back.
+"""Interface between a session and the agent that works on it. A custom agent implements it:
 
-Invariant: an AgentResult is the agent's own ending, good or bad; a failure of model or sandbox is raised, never returned.
+    class MyAgent:
+        def run(self, problem_statement, sandbox, endpoint, *,
+                agent_timeout_s, command_timeout_s, trajectory, seconds):
+            ...                                              # call the model at `endpoint`
+            sandbox.run("sed -i ...", cwd="/testbed", timeout_s=command_timeout_s)
+            return AgentResult("Submitted", submitted=True, submission="", n_calls=1)
+
+Select it with AGENT_SERVER_AGENT=my_module:MyAgent. The class takes no constructor arguments.
+Invariant: an AgentResult is an ending caused by the agent; a failure of the model or the sandbox is raised instead.
 """
 
 from collections.abc import Mapping
@@ -14,7 +22,10 @@ from client.errors import SandboxLimitExceeded
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoint:
-    """Where the agent's model calls go: an OpenAI-compatible API, and the key that says whose session it is."""
+    """OpenAI-compatible API for the agent's model calls: POST `base_url` + /v1/chat/completions.
+
+    `api_key` is the bearer token. It identifies the session and must not enter the sandbox.
+    """
 
     base_url: str
     api_key: str
@@ -23,8 +34,13 @@ class ModelEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """`exit_status`: the agent's word for its ending, or `SandboxLimitExceeded: LIMIT`. `submitted` tells an empty submission
-    from none."""
+    """Result of one agent run.
+
+    `exit_status`: the agent's own name for its ending, for example `Submitted`, `TimeExceeded`, `LimitsExceeded`.
+    `submitted`: whether the agent submitted at all. Without it, no tests run and the reward is 0.
+    `submission`: a unified diff; empty although `submitted` means the diff of the repository in /testbed.
+    `n_calls`: the model calls that were answered.
+    """
 
     exit_status: str
     submitted: bool
@@ -33,14 +49,15 @@ class AgentResult:
 
     @classmethod
     def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int) -> Self:
-        """The ending of an agent whose sandbox was ended for what ran in it."""
+        """Result of an agent whose commands exceeded a sandbox limit, so that the sandbox was killed."""
         return cls(f"SandboxLimitExceeded: {exceeded.limit}", False, "", n_calls)
 
 
 class Agent(Protocol):
-    """What works on a session. May have `sandbox_env`: extra variables of its sandbox, and of the one that grades its work."""
+    """Program that works on one session.
 
-    sandbox_env: Mapping[str, str] = {}
+    An agent may have the attribute `sandbox_env`: a mapping of extra variables for its sandbox and the grading sandbox.
+    """
 
     def run(
         self,
@@ -53,9 +70,19 @@ class Agent(Protocol):
         trajectory: Path,
         seconds: dict[str, float],
     ) -> AgentResult:
-        """Work on the repository in /testbed until done, within `agent_timeout_s`. Called once, in a process of the session's own.
+        """Work on the repository in /testbed. Called once, in the main thread of the session's own process.
 
-        A submission that is empty though `submitted` means the repository's diff. What it did goes to the file `trajectory`
-        (which must not hold the endpoint's key) and as phases' durations into `seconds`. A KeyboardInterrupt is a cancel: let it
-        through. Raises ModelError, SandboxError, AgentError for what is not the agent's own ending.
+        `agent_timeout_s`: seconds for the whole run. The worker interrupts an agent that runs 5 s longer.
+        `command_timeout_s`: seconds for one command in the sandbox.
+        `trajectory`: file for the agent's record of the run. It must not contain `endpoint.api_key`.
+        `seconds`: receives the wall seconds of the agent's phases, for example `model` and `commands`.
+
+        Raises ModelError, SandboxError or AgentError for failures that the agent did not cause.
+        KeyboardInterrupt means that the session is cancelled: do not catch it.
         """
+
+
+def sandbox_env(agent: Agent) -> dict[str, str]:
+    """Extra sandbox variables of an agent: its optional attribute `sandbox_env`, else none."""
+    variables: Mapping[str, str] = getattr(agent, "sandbox_env", {})
+    return dict(variables)

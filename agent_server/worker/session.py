@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from agent_server.agents.base import AgentResult, ModelEndpoint
+from agent_server.agents.base import AgentResult, ModelEndpoint, sandbox_env
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
 from agent_server.grading import repository
@@ -92,7 +92,7 @@ class Session:
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
             sandbox = apptainer.start(
                 apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
-                scratch=scratch, env=dict(getattr(self._agent, "sandbox_env", {})), start_timeout_s=self._settings.sandbox_start_timeout_s,
+                scratch=scratch, env=sandbox_env(self._agent), start_timeout_s=self._settings.sandbox_start_timeout_s,
                 limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
                 binds=self._settings.binds,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An agent of the tests' own, plugged in by AGENT_SERVER_AGENT=tests.agent_server.agents.custom_agent:CustomAgent."""
+"""Custom agent for tests: AGENT_SERVER_AGENT=tests.agent_server.agents.custom_agent:CustomAgent."""
 
 import requests
 
@@ -6,13 +6,15 @@ from agent_server.agents.base import AgentResult
 
 
 class CustomAgent:
-    """Asks the model once, runs what it says, submits."""
+    """Calls the model once, runs its answer as a command, and submits."""
 
     def run(self, problem_statement, sandbox, endpoint, *, agent_timeout_s, command_timeout_s, trajectory, seconds):
         answer = requests.post(
-            f"{endpoint.base_url}/v1/chat/completions", timeout=endpoint.timeout_s, headers={"Authorization": f"Bearer {endpoint.api_key}"},
+            f"{endpoint.base_url}/v1/chat/completions",
+            headers={"Authorization": f"Bearer {endpoint.api_key}"},
             json={"model": "policy", "messages": [{"role": "user", "content": problem_statement}]},
-        ).json()  # fmt: skip
+            timeout=endpoint.timeout_s,
+        ).json()
         command = answer["choices"][0]["message"]["content"].removeprefix("```bash\n").removesuffix("\n```")
         result = sandbox.run(command, cwd="/testbed", timeout_s=command_timeout_s)
         trajectory.write_text(result.output)
@@ -20,11 +22,11 @@ class CustomAgent:
 
 
 class Unfit:
-    """Has a method of the right name that takes the wrong things."""
+    """A class whose `run` takes other arguments than an agent's."""
 
     def run(self, problem_statement):
         raise NotImplementedError
 
 
 class NotAnAgent:
-    """Has none."""
+    """A class without `run`."""

@@ -1,26 +1,20 @@
-"""Agents other than mini: a command inside the sandbox with the model behind the relay, and a class of one's own."""
+"""Command agents inside the sandbox, and custom agents loaded by AGENT_SERVER_AGENT."""
 
 import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from agent_server.agents.base import ModelEndpoint
-from agent_server.agents.relay import Relay
-from agent_server.agents.upstream import Upstream
-from agent_server.sandboxes import apptainer
 from tests.agent_server.api.test_bad_input import start as start_server
 from tests.agent_server.conftest import FIX, GOOD_LINE, ROOT, ROW, eventually, launch, shut_down
 from tests.agent_server.test_cancel import BOUND_S, cancel_and_measure
 from tests.scripted_model import Hang, Refuse
 
-# Brings itself in: asks the model with what stands in the problem file, runs the answer with bash, ends with its status.
+# An agent that installs itself: sends the problem to the model, runs the answer with bash, and exits with its status.
 PROGRAM = """
 cat > /tmp/agent.py <<'END'
 import json, os, subprocess, sys, urllib.request
@@ -66,7 +60,7 @@ def test_a_program_in_the_sandbox_solves_the_task(command_server, model):
     ],
     ids=["exit code", "time", "killed", "output"],
 )
-def test_another_ending_is_no_submission(command_server, model, answer, status):
+def test_other_endings_are_not_submissions(command_server, model, answer, status):
     view = command_server.run(model, [answer])
     assert (view.status, view.reward, view.agent_exit_status, view.submission) == ("completed", 0.0, status, "")
 
@@ -75,7 +69,7 @@ def refuse(status: int, code: str) -> Refuse:
     return Refuse(status, {"error": {"message": "no", "type": "x", "code": code}})
 
 
-def test_the_models_failures_are_not_the_agents(command_server, model):
+def test_model_failures_are_not_attributed_to_the_agent(command_server, model):
     view = command_server.run(model, [refuse(500, "x")])
     assert (view.status, view.reward, view.error["boundary"], view.error["code"]) == (
         "failed",
@@ -97,7 +91,7 @@ def test_the_models_failures_are_not_the_agents(command_server, model):
 @pytest.mark.parametrize(
     "step", [Hang(60.0), "(trap '' TERM; setsid sleep 1000) & trap '' TERM; sleep 1000"], ids=["model call", "command"]
 )
-def test_cancel_ends_everything(command_server, model, step):
+def test_cancel_ends_the_session(command_server, model, step):
     key = f"cancelled in {step}"
     session = command_server.create(model, [step], key=key)
     eventually(lambda: key in model.requests, what="the model is asked")
@@ -105,15 +99,16 @@ def test_cancel_ends_everything(command_server, model, step):
     assert cancel_and_measure(command_server, session) < BOUND_S
 
 
-def test_nothing_but_the_relay_is_reachable(own_server, model):
-    """The program looks around and submits what it found as a new file."""
+def test_only_the_relay_is_reachable(own_server, model):
+    """The program scans its sandbox and submits its findings as a new file."""
     key = "key-that-stays-outside"
     script = f"""
 import json, os, socket, subprocess, urllib.error, urllib.request
 base = os.environ["OPENAI_BASE_URL"]
 def status(method, path, body=None):
     try:
-        return urllib.request.urlopen(urllib.request.Request(base.removesuffix("/v1") + path, body, method=method), timeout=5).status
+        request = urllib.request.Request(base.removesuffix("/v1") + path, body, method=method)
+        return urllib.request.urlopen(request, timeout=5).status
     except urllib.error.HTTPError as refused:
         return refused.code
 def reachable(host, port):
@@ -122,13 +117,16 @@ def reachable(host, port):
         return True
     except OSError:
         return False
-seen = subprocess.run("cat /proc/[0-9]*/environ; env; grep -rs 'key-that''-stays' /tmp /etc /root /dev/shm", shell=True, capture_output=True).stdout
+scan = "cat /proc/[0-9]*/environ; env; grep -rs 'key-that''-stays' /tmp /etc /root /dev/shm"
+seen = subprocess.run(scan, shell=True, capture_output=True).stdout
+others = [("GET", "/v1/chat/completions"), ("POST", "/v1/completions", b"{{}}"), ("POST", "/sessions", b"{{}}"),
+    ("GET", "/healthz"), ("GET", "/v1/models/"), ("DELETE", "/v1/models"),
+    ("POST", "/v1/chat/completions/../../healthz", b"{{}}")]
+addresses = [("127.0.0.1", {model.url.rpartition(":")[2]}), ("127.0.0.1", SERVER), ("8.8.8.8", 53), ("10.0.0.1", 80)]
 json.dump({{
     "models": status("GET", "/v1/models"),
-    "others": [status(*call) for call in [("GET", "/v1/chat/completions"), ("POST", "/v1/completions", b"{{}}"), ("POST", "/sessions", b"{{}}"),
-        ("GET", "/healthz"), ("GET", "/v1/models/"), ("DELETE", "/v1/models"), ("POST", "/v1/chat/completions/../../healthz", b"{{}}")]],
-    "reachable": [address for address in [("127.0.0.1", {model.url.rpartition(":")[2]}), ("127.0.0.1", SERVER), ("8.8.8.8", 53), ("10.0.0.1", 80)]
-        if reachable(*address)],
+    "others": [status(*call) for call in others],
+    "reachable": [address for address in addresses if reachable(*address)],
     "key": ("key-that" + "-stays").encode() in seen,
     "api_key": os.environ["OPENAI_API_KEY"],
     "interfaces": os.listdir("/sys/class/net"),
@@ -142,71 +140,20 @@ json.dump({{
     view = server.run(model, [], key=key)
     (line,) = [line[1:] for line in view.submission.splitlines() if line.startswith("+{")]
     assert json.loads(line) == {
-        "models": 200, "others": [404] * 7, "reachable": [], "key": False, "api_key": "unused-value", "interfaces": ["lo"]
-    }  # fmt: skip
+        "models": 200,
+        "others": [404] * 7,
+        "reachable": [],
+        "key": False,
+        "api_key": "unused-value",
+        "interfaces": ["lo"],
+    }
     assert view.n_calls == 0 and key not in model.requests
 
 
-# --- the relay alone ----------------------------------------------------------------------------------------------------
+# --- custom agents ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def sandbox(tmp_path, demo_image):
-    started = apptainer.start(demo_image, scratch=tmp_path, env={}, start_timeout_s=30)
-    yield started
-    started.close()
-
-
-def ask(relay: Relay, more: str = "") -> str:
-    return f'python3 -c \'import urllib.request as u; print(u.urlopen("http://127.0.0.1:{relay.port}/v1/chat/completions", b"{{}}").read().decode()){more}\''
-
-
-def test_a_stream_comes_through_piece_by_piece(sandbox):
-    class Streams(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
-            for number in range(3):
-                self.wfile.write(f"data: {number}\n\n".encode())
-                time.sleep(0.1)
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Streams) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        upstream = Upstream(ModelEndpoint(f"http://127.0.0.1:{server.server_address[1]}", "k", 10.0))
-        with Relay(sandbox.shell_pid, upstream) as relay:
-            result = sandbox.run(ask(relay), cwd="/", timeout_s=10)
-        server.shutdown()
-    assert result.output.split() == ["data:", "0", "data:", "1", "data:", "2"]
-    assert (upstream.n_calls, upstream.failure) == (1, None)
-
-
-def test_leaving_cuts_the_calls_in_flight(sandbox):
-    with socket.socket() as model:
-        model.bind(("127.0.0.1", 0))
-        model.listen()
-        upstream = Upstream(ModelEndpoint(f"http://127.0.0.1:{model.getsockname()[1]}", "k", 600.0))
-        with Relay(sandbox.shell_pid, upstream) as relay:
-            sandbox.run(f"{ask(relay)} >/dev/null 2>&1 &", cwd="/", timeout_s=10)
-            connection, _ = model.accept()
-            with connection:
-                connection.settimeout(5.0)
-                assert b"Bearer k" in connection.recv(65536)
-                started = time.monotonic()
-                relay.upstream.cut()
-                while connection.recv(65536):
-                    pass
-                assert time.monotonic() - started < 1.0
-        assert (upstream.n_calls, upstream.failure) == (0, None)
-
-
-# --- a class of one's own -----------------------------------------------------------------------------------------------
-
-
-def test_a_class_of_ones_own_works_too(own_server, model):
+def test_a_custom_agent_works(own_server, model):
     server = own_server(AGENT_SERVER_AGENT="tests.agent_server.agents.custom_agent:CustomAgent")
     view = server.run(model, [FIX])
     assert (view.status, view.reward, view.agent_exit_status, view.n_calls) == ("completed", 1.0, "Done", 1)
@@ -223,7 +170,7 @@ def test_a_class_of_ones_own_works_too(own_server, model):
         ("sandbox:", "names no command"),
     ],
 )
-def test_an_agent_that_cannot_work_is_refused_at_the_start(tmp_path, named, expected):
+def test_an_unusable_agent_is_refused_at_start(tmp_path, named, expected):
     result = start_server(tmp_path, AGENT_SERVER_AGENT=named)
     assert result.returncode == 2 and f"AGENT_SERVER_AGENT={named!r}" in result.stderr and expected in result.stderr, (
         result.stderr
@@ -231,9 +178,12 @@ def test_an_agent_that_cannot_work_is_refused_at_the_start(tmp_path, named, expe
     assert "Traceback" not in result.stderr
 
 
-def test_another_agent_does_not_load_mini(tmp_path):
+def test_other_agents_do_not_import_mini(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from agent_server.agents.registry import preload_agent; from agent_server.config import Settings\n"
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from agent_server.agents.registry import preload_agent\n"
+        "from agent_server.config import Settings\n"
         "preload_agent(Settings(data_path=Path('.'), sif_dir=Path('.'), work_dir=Path('.'), agent='sandbox: true'))\n"
         "assert not {'litellm', 'minisweagent'} & set(sys.modules)"
     )
