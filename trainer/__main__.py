@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description="Trains a model with reinforcement learning on software-engineering tasks.",
-        epilog=_all_keys(),
+        epilog=_describe_keys(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _all_keys() -> str:
+def _describe_keys() -> str:
     lines = ["keys of FILE (names end in their unit; paths are relative to the current directory):"]
     for key, field in config_keys():
         default = field.get_default(call_default_factory=True)

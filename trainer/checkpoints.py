@@ -65,14 +65,14 @@ class Checkpoints:
 
         A checkpoint whose files differ in size from its manifest is left out, with a warning.
         """
-        found = []
+        checkpoints = []
         for path in self._directory.glob("step_*"):
             if name := _NAME.fullmatch(path.name):
                 if _is_whole(path):
-                    found.append(Checkpoint(int(name[1]), path))
+                    checkpoints.append(Checkpoint(int(name[1]), path))
                 else:
                     LOG.warning("checkpoint %s does not match its manifest and is left out: delete it", path)
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+        return sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
 
     def latest(self) -> Checkpoint | None:
         """The newest whole checkpoint; None where there is none."""

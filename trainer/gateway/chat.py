@@ -25,7 +25,7 @@ _SUPPORTED = {
 }
 
 
-def _text(content: Any) -> Any:
+def _join_text_parts(content: Any) -> Any:
     """Join content parts to one text; null becomes the empty string. Raises ValueError for parts that are not text."""
     if content is None:
         return ""
@@ -41,7 +41,7 @@ def _is_text_part(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _arguments(arguments: Any) -> Any:
+def _parse_arguments(arguments: Any) -> Any:
     """Parse a string that holds a JSON object, so that whitespace does not matter. Other strings stay unchanged."""
     if isinstance(arguments, str):
         try:
@@ -54,7 +54,7 @@ def _arguments(arguments: Any) -> Any:
 
 class _Function(BaseModel):
     name: StrictStr
-    arguments: Annotated[dict | StrictStr, BeforeValidator(_arguments)]
+    arguments: Annotated[dict | StrictStr, BeforeValidator(_parse_arguments)]
 
 
 class _ToolCall(BaseModel):
@@ -65,7 +65,7 @@ class _ToolCall(BaseModel):
 
 class _Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[StrictStr, BeforeValidator(_text)] = ""
+    content: Annotated[StrictStr, BeforeValidator(_join_text_parts)] = ""
     reasoning_content: StrictStr | None = None
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: StrictStr | None = None
@@ -134,7 +134,7 @@ def parse_chat_request(body: Any) -> ChatRequest:
     )
 
 
-def normalized_answer(message: dict) -> dict:
+def normalize_message(message: dict) -> dict:
     """A sampled assistant message in the normalized form of a request's messages."""
     return _Message.model_validate(message).normalized()
 

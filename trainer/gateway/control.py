@@ -3,6 +3,8 @@
 Invariant: `close` is idempotent. It returns the same trace until newer closed sessions displace it.
 """
 
+from dataclasses import asdict
+
 import requests
 
 from client.errors import ClientError, Conflict, InvalidRequest, ModelUnreachable, NotFound, Unauthorized
@@ -17,7 +19,7 @@ _ERRORS = {error.http_status: error for error in (InvalidRequest, Unauthorized, 
 class GatewayControl:
     """Client of the gateway's control routes; `token` is the gateway's GATEWAY_CONTROL_TOKEN.
 
-    Every method raises ModelUnreachable without an answer, and the ClientError that matches the answer's status.
+    Every method raises ModelUnreachable without a response, and the ClientError that matches the response's status.
     """
 
     def __init__(self, url: str, token: str):
@@ -31,16 +33,7 @@ class GatewayControl:
 
         Idempotent. Raises Conflict where the session is open with another key or sampling, or has ended.
         """
-        body = {
-            "session_id": session_id,
-            "key": key,
-            "sampling": {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "max_tokens": sampling.max_tokens,
-                "stop_token_ids": list(sampling.stop_token_ids),
-            },
-        }
+        body = {"session_id": session_id, "key": key, "sampling": asdict(sampling)}
         self._call("POST", "/control/sessions", body)
 
     def close(self, session_id: str) -> Trace:
@@ -55,12 +48,12 @@ class GatewayControl:
         """Set the weight version of later completions. Raises Conflict while a call is in flight."""
         self._call("PUT", "/control/version", {"version": version})
 
-    def _call(self, method: str, path: str, body: dict | None = None):
+    def _call(self, method: str, path: str, payload: dict | None = None) -> dict:
         try:
-            response = self._http.request(method, self._url + path, json=body, timeout=TIMEOUT_S)
-            answer = response.json()
+            response = self._http.request(method, self._url + path, json=payload, timeout=TIMEOUT_S)
+            body = response.json()
         except (requests.RequestException, ValueError) as error:
             raise ModelUnreachable(f"the gateway at {self._url} did not answer {method} {path}: {error}") from error
         if response.ok:
-            return answer
-        raise _ERRORS.get(response.status_code, ClientError)(answer["error"]["message"])
+            return body
+        raise _ERRORS.get(response.status_code, ClientError)(body["error"]["message"])

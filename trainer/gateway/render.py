@@ -51,7 +51,7 @@ class Renderer:
         tokens = self._encode(self._after_assistant_turn(messages, tools, add_generation_prompt=True))
         return tokens[1:] if sampled and sampled[-1] == self.end_of_turn else tokens
 
-    def answer(self, sampled: tuple[int, ...], tools: list[dict] | None = None) -> dict:
+    def parse(self, sampled: tuple[int, ...], tools: list[dict] | None = None) -> dict:
         """The assistant message of the `sampled` tokens: content, reasoning and, with `tools`, tool calls."""
         turn = sampled[:-1] if sampled and sampled[-1] in self.stop_token_ids else sampled
         text = self._tokenizer.decode(turn, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -113,9 +113,9 @@ class Renderer:
 def _parse_tool_calls(content: str) -> list[dict]:
     """Hermes-style tool calls in OpenAI's format. If one is malformed, none is returned: the agent gets the text."""
     calls = []
-    for found in _TOOL_CALL.finditer(content):
+    for match in _TOOL_CALL.finditer(content):
         try:
-            call = json.loads(found[1])
+            call = json.loads(match[1])
             name, arguments = call["name"], call["arguments"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return []

@@ -93,7 +93,7 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
             field = ".".join(str(part) for part in first["loc"]) or "body"
             raise InvalidRequest(f"{field}: {first['msg']}", field=field) from None
 
-    app = web.Application(middlewares=[_answer_errors], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_error_responses], client_max_size=MAX_BODY_BYTES)
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat_completions),
@@ -109,7 +109,7 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
 
 
 @web.middleware
-async def _answer_errors(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]):
+async def _error_responses(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]):
     try:
         return await handler(request)
     except StackError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from client.errors import Conflict, NotFound, Unauthorized
 from trainer.engines.base import Generator, Sampling
-from trainer.gateway.chat import ChatRequest, completion_body, normalized_answer
+from trainer.gateway.chat import ChatRequest, completion_body, normalize_message
 from trainer.gateway.render import Renderer
 from trainer.gateway.trace import History, TokenTree, trace_to_wire
 
@@ -91,8 +91,8 @@ class Session:
             new_prompt = self._renderer.continuation(turn.completion.tokens, new_messages, request.tools)
         sampling = self._sampling_for(request)
         completion = await self._generator.generate(before + new_prompt, sampling)
-        message = self._renderer.answer(completion.tokens, request.tools)
-        self._tree.add(turn, new_prompt, completion, history, normalized_answer(message))
+        message = self._renderer.parse(completion.tokens, request.tools)
+        self._tree.add(turn, new_prompt, completion, history, normalize_message(message))
         # Here and not in `complete`: the client may disconnect before `complete` resumes.
         n_prompt_tokens = len(before) + len(new_prompt)
         self._completed[identity] = completion_body(self._model, message, completion, n_prompt_tokens)

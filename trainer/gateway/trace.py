@@ -16,14 +16,14 @@ from trainer.records import Segment, Trace
 class Turn:
     """One completed call.
 
-    `new_prompt` are the prompt tokens after the parent's sequence. `answer` is the assistant message that the agent
-    received, normalized. `n_messages` counts the messages of the history, the answer included.
+    `new_prompt` are the prompt tokens after the parent's sequence. `message` is the sampled assistant message,
+    normalized. `n_messages` counts the messages of the history, `message` included.
     """
 
     parent: "Turn | None"
     new_prompt: tuple[int, ...]
     completion: Completion
-    answer: dict
+    message: dict
     n_messages: int
 
     def path(self) -> list["Turn"]:
@@ -47,9 +47,9 @@ class History:
         for message in messages:
             self.digests.append(_digest(self.digests[-1], _canonical(message)))
 
-    def with_answer(self, answer: dict) -> bytes:
-        """The digest of this history followed by `answer`."""
-        return _digest(self.digests[-1], _canonical(answer))
+    def digest_with(self, message: dict) -> bytes:
+        """The digest of this history followed by `message`."""
+        return _digest(self.digests[-1], _canonical(message))
 
 
 class TokenTree:
@@ -74,12 +74,12 @@ class TokenTree:
         return None
 
     def add(
-        self, parent: Turn | None, new_prompt: list[int], completion: Completion, history: History, answer: dict
+        self, parent: Turn | None, new_prompt: list[int], completion: Completion, history: History, message: dict
     ) -> Turn:
         """Record that the engine sampled `completion` after `parent`'s sequence and `new_prompt`."""
-        turn = Turn(parent, tuple(new_prompt), completion, answer, len(history.messages) + 1)
+        turn = Turn(parent, tuple(new_prompt), completion, message, len(history.messages) + 1)
         self._turns.append(turn)
-        self._by_history.setdefault(history.with_answer(answer), []).append(turn)
+        self._by_history.setdefault(history.digest_with(message), []).append(turn)
         return turn
 
     def trace(self) -> Trace:
@@ -121,7 +121,7 @@ def _same_reasoning(turn: Turn, messages: list[dict]) -> bool:
     """True unless an agent has altered its reasoning. Dropping it is allowed: most agents do."""
     for ancestor in turn.path():
         sent = messages[ancestor.n_messages - 1].get("reasoning_content")
-        if sent and sent != ancestor.answer.get("reasoning_content"):
+        if sent and sent != ancestor.message.get("reasoning_content"):
             return False
     return True
 

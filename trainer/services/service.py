@@ -122,7 +122,7 @@ class Service:
             lines = log.read().decode(errors="replace").splitlines()
         text = "\n".join([f" The last lines of {self.log}:", *(f"    {line}" for line in lines[-LOG_LINES:])])
         # A server of many processes logs the cause first, then its consequences.
-        causes = list(dict.fromkeys(found[0] for line in lines[:-LOG_LINES] if (found := _EXCEPTION.search(line))))
+        causes = list(dict.fromkeys(match[0] for line in lines[:-LOG_LINES] if (match := _EXCEPTION.search(line))))
         return text + "".join(f"\n  earlier in it: {cause}" for cause in causes[:3])
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from client.errors import ConfigError, InvalidRequest
-from trainer.gateway.chat import normalized_answer
+from trainer.gateway.chat import normalize_message
 from trainer.gateway.render import Renderer
 
 SYSTEM = {"role": "system", "content": "You fix bugs."}
@@ -44,7 +44,7 @@ def test_a_continuation_has_no_second_system_prompt(plain, chatml_tokenizer):
 
 def test_thinking_is_kept_where_the_template_would_drop_it(thinking, thinking_tokenizer):
     turn = sampled(thinking, thinking_tokenizer, "<think>\nmust add\n</think>\n\nUse sed.")
-    answer = normalized_answer(thinking.answer(turn))
+    answer = normalize_message(thinking.parse(turn))
     assert answer == {"role": "assistant", "content": "Use sed.", "reasoning_content": "must add"}
     grown = thinking_tokenizer.decode(thinking.prompt([USER]) + list(turn) + thinking.continuation(turn, [OBSERVATION]))
     rerendered = thinking_tokenizer.decode(thinking.prompt([USER, answer, OBSERVATION]))
@@ -55,7 +55,7 @@ def test_thinking_is_kept_where_the_template_would_drop_it(thinking, thinking_to
 def test_tool_results_are_grouped_as_by_the_template(thinking, thinking_tokenizer, bash_tool):
     call = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
     turn = sampled(thinking, thinking_tokenizer, f"<think>\nlook\n</think>\n\nLooking.\n{call}")
-    answer = thinking.answer(turn, [bash_tool])
+    answer = thinking.parse(turn, [bash_tool])
     assert answer["content"] == "Looking." and answer["reasoning_content"] == "look"
     (tool_call,) = answer["tool_calls"]
     assert tool_call["function"]["name"] == "bash"
@@ -64,14 +64,14 @@ def test_tool_results_are_grouped_as_by_the_template(thinking, thinking_tokenize
     grown = (
         thinking.prompt([SYSTEM, USER], [bash_tool]) + list(turn) + thinking.continuation(turn, results, [bash_tool])
     )
-    assert grown == thinking.prompt([SYSTEM, USER, normalized_answer(answer), *results], [bash_tool])
+    assert grown == thinking.prompt([SYSTEM, USER, normalize_message(answer), *results], [bash_tool])
 
 
 def test_several_tool_calls_and_none(thinking, thinking_tokenizer, bash_tool):
     call = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
-    two = thinking.answer(sampled(thinking, thinking_tokenizer, call + call), [bash_tool])
+    two = thinking.parse(sampled(thinking, thinking_tokenizer, call + call), [bash_tool])
     assert len(two["tool_calls"]) == 2 and len({c["id"] for c in two["tool_calls"]}) == 2 and two["content"] is None
-    without_tools = thinking.answer(sampled(thinking, thinking_tokenizer, call))
+    without_tools = thinking.parse(sampled(thinking, thinking_tokenizer, call))
     assert without_tools == {"role": "assistant", "content": call}
 
 
@@ -88,16 +88,16 @@ def test_several_tool_calls_and_none(thinking, thinking_tokenizer, bash_tool):
 )
 def test_a_malformed_tool_call_stays_text(thinking, thinking_tokenizer, bash_tool, bad):
     text = f'<tool_call>{bad}</tool_call><tool_call>{{"name": "bash", "arguments": {{}}}}</tool_call>'
-    answer = thinking.answer(sampled(thinking, thinking_tokenizer, text), [bash_tool])
+    answer = thinking.parse(sampled(thinking, thinking_tokenizer, text), [bash_tool])
     assert answer == {"role": "assistant", "content": text}
 
 
 def test_truncated_thinking_is_no_content(thinking, thinking_tokenizer, plain, chatml_tokenizer):
     turn = sampled(thinking, thinking_tokenizer, "<think>\n```bash\nrm -rf /\n```", end=False)
-    assert thinking.answer(turn) == {"role": "assistant", "content": "", "reasoning_content": "```bash\nrm -rf /\n```"}
+    assert thinking.parse(turn) == {"role": "assistant", "content": "", "reasoning_content": "```bash\nrm -rf /\n```"}
     # With a template without thinking, the same text is content.
     turn = sampled(plain, chatml_tokenizer, "<think> is a tag</think>")
-    assert plain.answer(turn)["content"] == "<think> is a tag</think>"
+    assert plain.parse(turn)["content"] == "<think> is a tag</think>"
 
 
 def test_template_kwargs_and_a_prompt_that_opens_the_thinking(thinking_tokenizer, chatml_tokenizer):
@@ -108,8 +108,8 @@ def test_template_kwargs_and_a_prompt_that_opens_the_thinking(thinking_tokenizer
     opened.chat_template = chatml_tokenizer.chat_template.replace(*opens)
     renderer = Renderer(opened)
     turn = sampled(renderer, opened, "add\n</think>\n\nUse sed.")
-    assert renderer.answer(turn) == {"role": "assistant", "content": "Use sed.", "reasoning_content": "add"}
-    assert renderer.answer(sampled(renderer, opened, "ad", end=False))["content"] == ""
+    assert renderer.parse(turn) == {"role": "assistant", "content": "Use sed.", "reasoning_content": "add"}
+    assert renderer.parse(sampled(renderer, opened, "ad", end=False))["content"] == ""
 
 
 def test_unsupported_requests_and_templates_are_rejected(plain, thinking, bash_tool, chatml_tokenizer):

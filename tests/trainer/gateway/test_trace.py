@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from client.errors import Conflict
 from trainer.engines.base import Completion, Sampling
-from trainer.gateway.chat import ChatRequest, normalized_answer
+from trainer.gateway.chat import ChatRequest, normalize_message
 from trainer.gateway.render import Renderer
 from trainer.gateway.session import Session
 from trainer.gateway.trace import History, TokenTree, trace_from_wire, trace_to_wire
@@ -93,7 +93,7 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
             assert body["usage"]["prompt_tokens"] == len(call.prompt)
             if sequences_before:
                 assert any(call.prompt[: len(before)] == before for before in sequences_before)
-            whole = messages + [normalized_answer(body["choices"][0]["message"])]
+            whole = messages + [normalize_message(body["choices"][0]["message"])]
             key = str([without_reasoning(message) for message in whole])
             ends.setdefault(key, (whole, []))[1].append(call.prompt + call.tokens)
         return trace_from_wire(await session.close())
