@@ -170,7 +170,7 @@ def row_lines(node: Node) -> Iterator[Line]:
             FAIL,
             "rows",
             str(wrong),
-            "give R2E_DATA_PATH readable rows in the form that README shows (parquet or JSONL)",
+            "give R2E_DATA_PATH readable rows in a form of docs/datasets.md (parquet or JSONL)",
         )
     else:
         yield Line(

@@ -1,6 +1,6 @@
 """The seam between a dataset's rows and grading: what its images, tests and words for an outcome are.
 
-Subclass Dataset for a dataset of your own; README, "Bring your own dataset", goes through it.
+Subclass Dataset for a dataset of your own; docs/datasets.md, "Bring your own dataset", shows how.
 Invariant: an instance has no state. Everything about a row is in its Task, everything about a run in its TestRun.
 """
 

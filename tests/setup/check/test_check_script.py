@@ -169,7 +169,7 @@ def test_a_row_that_cannot_be_graded(check, tmp_path: Path, demo_cache: Path):
     row = parquet.read_table(demo_cache / "tasks" / "train.parquet").to_pylist()[0]
     (tmp_path / "rows.jsonl").write_text(json.dumps(row | {"FAIL_TO_PASS": []}) + "\n")
     table = check(R2E_DATA_PATH=str(tmp_path / "rows.jsonl"), R2E_SIF_DIR=str(demo_cache / "images"))
-    assert_only(table, "rows", f"row {row['instance_id']!r}: its FAIL_TO_PASS is empty", "README")
+    assert_only(table, "rows", f"row {row['instance_id']!r}: its FAIL_TO_PASS is empty", "docs/datasets.md")
 
 
 def test_rows_that_are_not_there(check, tmp_path: Path, demo_cache: Path):
