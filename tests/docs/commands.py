@@ -63,7 +63,7 @@ RUN_BY_OTHER_TESTS = {
         "tests/setup/data/test_fetch.py::test_check_compares_the_folder_with_its_manifest"
     ),
     ".venv/bin/python -m trainer run FILE train.steps=2": (
-        "tests/trainer/test_launch.py::test_a_run_ends_by_itself_with_nothing_left"
+        "tests/trainer/test_launch.py::test_a_run_that_completes_leaves_no_process"
     ),
     ".venv/bin/python -m scripts.bench.soak": (
         "tests/agent_server/test_soak.py::test_nothing_is_left_behind_by_cancels_and_kills"

@@ -93,7 +93,6 @@ def test_every_python_block_is_run():
     }
 
 
-@pytest.mark.slow
 def test_a_dataset_of_your_own(demo_image, tmp_path):
     """The class of docs/datasets.md: gold is graded 1, the unchanged repository and hostile submissions 0."""
     page = ROOT / "docs" / "datasets.md"
