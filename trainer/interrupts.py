@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from client.signals import ignore
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,8 +41,11 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         # After a signal the process is about to end, and a second signal must not change its exit code.
+        if self._signum is not None:
+            ignore(SIGNALS)
+            return
         for signum, handler in self._previous.items():
-            signal.signal(signum, signal.SIG_IGN if self._signum else handler)
+            signal.signal(signum, handler)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         if self._signum is not None:

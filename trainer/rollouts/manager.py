@@ -131,7 +131,7 @@ class RolloutManager:
     ) -> Rollouts:
         """Collect `size` samples for each group.
 
-        Sessions start in the order of `group_ids`. A refill goes first: its group is the oldest unfinished one.
+        Sessions start in the order of `group_ids`. Refills go first, so that their groups complete early.
         `on_result` receives every attempt as it ends, `on_progress` the counts twice a second.
         Raises ModelUnreachable when the gateway does not answer, and what `health_check` raises.
         """
