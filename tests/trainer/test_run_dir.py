@@ -1,6 +1,5 @@
-"""A run's folder: new for every run, whole lines, the curve; and the display in a file and on a terminal."""
+"""A run's folder: new for every run, whole lines, the curve."""
 
-import io
 import json
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 
 from client.errors import ConfigError
 from trainer.config.file import load_config
-from trainer.display import Display
 from trainer.records import Group, Segment, Trace
-from trainer.rollouts.manager import Progress, Rollouts
+from trainer.rollouts.manager import Rollouts
 from trainer.rollouts.process import ClientExit, Session
 from trainer.rollouts.result import to_result
 from trainer.run_dir import RunDir, rollout_metrics
@@ -90,32 +88,3 @@ def test_a_metric_that_is_not_finite_is_still_valid_json(make_run_dir):
     (line,) = (run_dir.path / "metrics.jsonl").read_text().splitlines()
     metrics = json.loads(line, parse_constant=pytest.fail)
     assert metrics == {"step": 1, "reward_mean": 0.5, "grad_norm": "nan", "loss": "-inf"}
-
-
-def test_the_display_prints_whole_lines_to_a_file(monkeypatch):
-    monkeypatch.setattr("trainer.display.PLAIN_EVERY_S", 0.0)
-    out = io.StringIO()
-    with Display(out) as display:
-        display.phase("step 1/2: rollouts")
-        display.progress(Progress(queued=3, running=2, done=2, total=7, refills=1, rewards=(1.0, 0.0)))
-        display.message("a line that stays")
-    progress, message = out.getvalue().splitlines()
-    assert "step 1/2: rollouts" in progress
-    assert "3 queued, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
-    assert message == "a line that stays"
-
-
-def test_the_display_redraws_one_line_on_a_terminal(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    out = Terminal()
-    with Display(out) as display:
-        display.phase("step 1/2: rollouts")
-        display.progress(Progress(queued=0, running=2, done=0, total=2, refills=0, rewards=()))
-        display.message("a line that stays")
-    assert "2 running, 0/2 done" in out.getvalue() and "a line that stays" in out.getvalue()
-    assert out.getvalue().endswith("\x1b[2K")  # nothing of the redrawn line is left

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from client.wire import ERROR_FILE
+from trainer.config.schema import CLIENT_SCRIPT
 from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
 
 
@@ -69,6 +70,15 @@ def test_the_error_file_is_read(start, tmp_path, field):
     assert exit.exit_code == 1
     assert exit.error == ErrorRecord(boundary="sandbox", code="sandbox_died", message="ü", **field)
     assert [path.name for path in tmp_path.iterdir()] == ["content"]
+
+
+def test_the_repositorys_client_writes_an_error_file(start):
+    """Without AGENT_SERVER_URL it fails before it contacts a server."""
+    client = start(f"exec sh '{CLIENT_SCRIPT}'")
+    assert ended(client)
+    exit = client.close()
+    assert exit.exit_code == 1 and (exit.error.boundary, exit.error.code) == ("config", "config_invalid")
+    assert "AGENT_SERVER_URL" in exit.error.message
 
 
 ERROR = b'{"boundary": "sandbox", "code": "sandbox_died", "message": %s}'
@@ -143,6 +153,7 @@ def test_clients_end_when_the_trainer_is_killed(tmp_path, word, left_alive):
 import os, sys, time
 from pathlib import Path
 from client.wire import ERROR_FILE
+from trainer.config.schema import CLIENT_SCRIPT
 from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
 env = {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": {word!r}}}
 ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), env)
