@@ -1,52 +1,56 @@
-"""`python -m agent_server`: check everything, then become gunicorn.
+"""`python -m agent_server`: checks settings, rows, images, Apptainer and port, then becomes gunicorn.
 
-Invariant: what cannot work is said here, before a port is open: settings, rows, images, Apptainer, port.
+Invariant: a configuration that cannot work is refused before a port is open.
 """
 
 import os
 import socket
 import sys
 from pathlib import Path
+from wsgiref.types import WSGIApplication
 
 from agent_server.agents.registry import load_agent
-from agent_server.config import Settings, variable
+from agent_server.config import Settings, describe
 from agent_server.observability import logs
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.cgroups.delegation import set_up_delegation
 from agent_server.tasks.catalog import open_catalog
-from agent_server.validate import command as golden
+from agent_server.validate import command as validate
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
 
 EXIT_CONFIG = 2
 MISSING_SHOWN = 5
+VALIDATE = ("validate", "golden")  # `golden` is an alias of the first release's command
+HELP = """python -m agent_server: starts the agent server.
+python -m agent_server validate: checks that rows can be graded; see its --help.
+The settings are environment variables:"""
 
 
 def main() -> None:
     """Exits with 2 and one message when something is wrong; otherwise does not return."""
-    if sys.argv[1:] in (["-h"], ["--help"]):
-        print(
-            f"python -m agent_server: starts the agent server; `python -m agent_server golden --help` checks rows. Its settings are environment variables:\n{describe()}"
-        )
+    arguments = sys.argv[1:]
+    if arguments in (["-h"], ["--help"]):
+        print(f"{HELP}\n{describe()}")
         return
-    if sys.argv[1:2] == ["golden"]:
-        sys.exit(golden.main(sys.argv[2:]))
-    if sys.argv[1:]:
-        sys.exit(f"agent_server takes no arguments but `golden`, its settings come from the environment:\n{describe()}")
+    if arguments[:1] and arguments[0] in VALIDATE:
+        sys.exit(validate.main(arguments[1:]))
+    if arguments:
+        sys.exit(f"unknown arguments {' '.join(arguments)!r}\n{HELP}\n{describe()}")
     try:
         settings = Settings.from_environment(os.environ)
         check(settings)
-    except StackError as wrong:
-        print(f"agent_server: {wrong}", file=sys.stderr)
+    except StackError as error:
+        print(f"agent_server: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
-    if room := set_up_delegation():
-        print(f"agent_server: each sandbox gets a cgroup in {room}", file=sys.stderr)
+    if parent := set_up_delegation():
+        print(f"agent_server: each sandbox gets a cgroup in {parent}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
 
 
-def serve():
-    """What gunicorn calls for the application."""
+def serve() -> WSGIApplication:
+    """The application, for gunicorn."""
     from agent_server.app import create_app
 
     logs.set_up()
@@ -54,37 +58,32 @@ def serve():
 
 
 def check(settings: Settings) -> None:
-    """Raises the first thing that would keep a session from running."""
+    """Raises the first error that would keep every session from running."""
     apptainer.find_apptainer()
     load_agent(settings)
     check_images(settings.sif_dir, open_catalog(settings).image_names())
     try:
         settings.work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
-        raise StorageError(f"AGENT_SERVER_WORK_DIR={settings.work_dir} cannot be made: {refused}") from refused
+        raise StorageError(
+            f"AGENT_SERVER_WORK_DIR={settings.work_dir} must be a writable folder ({refused}); choose another"
+        ) from refused
     check_port(settings)
 
 
 def check_images(sif_dir: Path, names: set[str]) -> list[Path]:
-    """Where the images of these names lie. Raises ImageMissing, ImageCorrupt."""
+    """Paths of the images of these names. Raises ImageMissing, ImageCorrupt."""
     paths = {name: apptainer.image_path(sif_dir, name) for name in sorted(names)}
     if missing := [name for name, path in paths.items() if not path.exists()]:
         shown = ", ".join(f"{name} ({paths[name].name})" for name in missing[:MISSING_SHOWN])
+        more = ", ..." if len(missing) > MISSING_SHOWN else ""
         raise ImageMissing(
-            f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={sif_dir}: {shown}"
-            f"{', ...' if len(missing) > MISSING_SHOWN else ''}; fetch or build them there, or drop the rows"
+            f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={sif_dir}:"
+            f" {shown}{more}; fetch or build them there, or drop the rows"
         )
     for path in paths.values():
         apptainer.check_image(path)
     return list(paths.values())
-
-
-def describe() -> str:
-    """Every setting with its variable, default and meaning."""
-    return "\n".join(
-        f"  {variable(name):40} {'(required)' if field.is_required() else field.default!s:10}  {field.description}"
-        for name, field in Settings.model_fields.items()
-    )
 
 
 def check_port(settings: Settings) -> None:
@@ -95,7 +94,8 @@ def check_port(settings: Settings) -> None:
             probe.bind((settings.host, settings.port))
         except OSError as taken:
             raise ConfigError(
-                f"cannot listen on {settings.address}: {taken.strerror}; stop what listens there or set AGENT_SERVER_PORT",
+                f"cannot listen on {settings.address}: {taken.strerror};"
+                " stop the process that listens there or set AGENT_SERVER_PORT",
                 field="port",
             ) from taken
 

@@ -1,6 +1,6 @@
-"""The API described: OpenAPI 3.1 at /openapi.json, its bodies from the pydantic models of the contract.
+"""OpenAPI 3.1 document at /openapi.json; its bodies come from the pydantic models of the contract.
 
-Invariant: every route and every answer that it can give stands in OPERATIONS; a test holds the running application against it.
+Invariant: OPERATIONS has every route and each of its responses; a test compares the running application with it.
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,23 @@ from client.wire import SessionRequest, SessionView, Status
 blueprint = Blueprint("openapi", __name__)
 
 JSON = "application/json"
-REFUSALS = {
-    400: "The request is wrong; `field` says where",
-    401: "The bearer token is missing or wrong",
-    404: "There is no such session or task",
-    413: "The body is too large",
-    429: "Busy; ask again after Retry-After seconds",
-    500: "A fault of the server",
-    503: "Not ready, or draining; ask again after Retry-After seconds",
-    507: "The disk is full; nothing is lost, ask again later",
+ERRORS = {
+    400: "Invalid request; `field` names the wrong field",
+    401: "Bearer token missing or wrong",
+    404: "No such session or task",
+    413: "Body too large",
+    429: "Queue full; repeat after Retry-After seconds",
+    500: "Internal server error",
+    503: "Not ready or draining; repeat after Retry-After seconds",
+    507: "Disk full; nothing is lost, repeat later",
 }
 SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 WAIT = {
-    "name": "wait", "in": "query", "description": "seconds to hold the answer until the session is terminal; an hour at most counts",
+    "name": "wait",
+    "in": "query",
+    "description": "Seconds to wait for the session to become terminal; more than 3600 counts as 3600",
     "schema": {"type": "number", "minimum": 0},
-}  # fmt: skip
+}
 
 
 LIMITS = {
@@ -43,24 +45,25 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path. `answers`: status -> name of the body's schema ("" for none), or a media type that is not JSON."""
+    """One method of one path. `responses`: status -> schema of its body, "" for none, or a media type besides JSON."""
 
     method: str
     path: str
     summary: str
-    answers: Mapping[int, str]
-    refusals: tuple[int, ...] = ()
+    responses: Mapping[int, str]
+    errors: tuple[int, ...] = ()
     body: str = ""
     parameters: tuple[Mapping[str, Any], ...] = field(default=())
     open: bool = False  # needs no token
 
     def describe(self) -> dict[str, Any]:
-        refusals = {*self.refusals, 500} | (set() if self.open else {401})
+        """The operation object of the document."""
+        errors = {*self.errors, 500} | (set() if self.open else {401})
         described: dict[str, Any] = {
             "summary": self.summary,
             "parameters": list(self.parameters),
-            "responses": {str(status): _answer(name) for status, name in self.answers.items()}
-            | {str(status): _answer("Refusal", REFUSALS[status]) for status in sorted(refusals)},
+            "responses": {str(status): _response(name) for status, name in self.responses.items()}
+            | {str(status): _response("Error", ERRORS[status]) for status in sorted(errors)},
         }
         if self.body:
             described["requestBody"] = {"required": True, "content": {JSON: {"schema": _reference(self.body)}}}
@@ -69,12 +72,12 @@ class Operation:
         return described
 
 
-# A new route is one more line here.
+# A new route is one more entry here.
 OPERATIONS = (
     Operation(
         "post",
         "/sessions",
-        "Queue a session; the same session_id again is the same session",
+        "Queue a session; a repeated session_id returns the first session",
         {200: "Created"},
         (400, 404, 413, 429, 503, 507),
         "SessionRequest",
@@ -82,26 +85,30 @@ OPERATIONS = (
     Operation(
         "get",
         "/sessions/{session_id}",
-        "A session as it is, or as soon as it has ended",
+        "Get a session now, or as soon as it has ended",
         {200: "SessionView"},
         (400, 404, 507),
         "",
         (SESSION_ID, WAIT),
     ),
     Operation(
-        "post", "/sessions/{session_id}/cancel", "Stop a session; repeatable", {204: ""}, (404, 507), "", (SESSION_ID,)
+        "post",
+        "/sessions/{session_id}/cancel",
+        "Cancel a session; repeatable",
+        {204: ""},
+        (404, 507),
+        "",
+        (SESSION_ID,),
     ),
-    Operation("get", "/tasks", "Row ids by mode, in file order", {200: "Tasks"}),
+    Operation("get", "/tasks", "List task ids by mode, in file order", {200: "Tasks"}),
+    Operation("get", "/healthz", "Health: the server runs its sessions", {200: "Health", 503: "Health"}, open=True),
     Operation(
-        "get", "/healthz", "Does the server live and work off its sessions", {200: "Health", 503: "Health"}, open=True
+        "get", "/readyz", "Readiness: new sessions are accepted and run", {200: "Ready", 503: "Ready"}, open=True
     ),
-    Operation("get", "/readyz", "Are new sessions accepted and run", {200: "Ready", 503: "Ready"}, open=True),
-    Operation("get", "/metrics", "For Prometheus", {200: "text/plain"}),
-    Operation("get", "/limits", "The limits in force", {200: "Limits"}),
-    Operation(
-        "patch", "/limits", "Change some limits until the next start", {200: "Limits"}, (400, 413, 507), "Limits"
-    ),
-    Operation("get", "/openapi.json", "This document", {200: "Document"}),
+    Operation("get", "/metrics", "Prometheus metrics", {200: "text/plain"}),
+    Operation("get", "/limits", "Get the limits in force", {200: "Limits"}),
+    Operation("patch", "/limits", "Change limits until the next start", {200: "Limits"}, (400, 413, 507), "Limits"),
+    Operation("get", "/openapi.json", "Get this document", {200: "Document"}),
 )
 
 
@@ -111,7 +118,7 @@ def document() -> Response:
 
 
 def describe() -> dict[str, Any]:
-    """The whole document."""
+    """The document."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation.describe()
@@ -136,9 +143,9 @@ def _schemas() -> dict[str, Any]:
     text = {"type": "string"}
     return models["$defs"] | {
         "Created": _object(session_id=text, status={"enum": [str(status) for status in Status]}),
-        "Refusal": _object(
+        "Error": _object(
             error=_object(boundary=text, code=text, message=text)
-            | {"description": "`field` too, where one is at fault"}
+            | {"description": "With `field`, where one field is wrong"}
         ),
         "Tasks": _object(**{mode: {"type": "array", "items": text} for mode in MODES}),
         "Ready": _object(ready={"type": "boolean"}),
@@ -154,16 +161,16 @@ def _schemas() -> dict[str, Any]:
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """An object with all of these; more may follow."""
+    """Schema of an object that requires these properties; more may follow."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _answer(name: str, description: str = "") -> dict[str, Any]:
+def _response(name: str, description: str = "") -> dict[str, Any]:
     if not name:
-        return {"description": "Done"}
+        return {"description": "Success"}
     if "/" in name:
-        return {"description": "Done", "content": {name: {}}}
-    return {"description": description or "Done", "content": {JSON: {"schema": _reference(name)}}}
+        return {"description": "Success", "content": {name: {}}}
+    return {"description": description or "Success", "content": {JSON: {"schema": _reference(name)}}}
 
 
 def _reference(name: str) -> dict[str, str]:

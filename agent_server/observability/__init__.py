@@ -1,1 +1,1 @@
-"""Events, metrics, logs and alarms."""
+"""Observability: events, metrics, logs and the drift alarm."""

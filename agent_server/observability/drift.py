@@ -1,9 +1,9 @@
-"""An alarm for rewards that change with load: a share of zeros or time-outs that grows when more sessions run.
+"""Drift alarm: a share of zero rewards or time-outs that grows, for instance with the load.
 
-A machine that is too busy times commands and tests out, and every such session still counts. So the latest sessions are held
-against those before them, with how many ran and how busy the machine was.
+On an overloaded machine commands and tests time out, and such sessions still count. The alarm compares the latest
+sessions with those before them, and reports the number of running sessions and the machine's load beside it.
 Formula: two-proportion z-test, z = (p - q) / sqrt(r (1 - r) (1/n + 1/m)) with r the pooled share.
-Invariant: it only watches; no reward and no session depends on it.
+Invariant: read-only; no reward and no session depends on it.
 """
 
 import logging
@@ -12,24 +12,23 @@ import os
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from agent_server.observability.events import ENDS
+from agent_server.observability.events import ENDS, Event
 from client.wire import Status
 
 log = logging.getLogger(__name__)
-LATEST = 100  # sessions that are held against as many and more before them
-BEFORE = 400
-FEWEST = 50
-Z = 4.0  # about once in 30,000 looks by chance
+LATEST = 100  # the sessions compared
+BEFORE = 400  # the sessions before them, at most
+FEWEST = 50  # of each, for a comparison
+Z = 4.0  # by chance about one comparison in 30,000
 SIGNS = ("zero_reward", "time_out")
 TIMEOUT_CODES = {"grader_timeout", "sandbox_start", "model_unreachable"}
 OUT_OF_TIME = ("TimeExceeded",)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One ended session: which signs it shows, how many sessions ran then, and the machine's load average a core."""
+class EndedSession:
+    """Signs of one ended session, the number of running sessions then, and the machine's load average per core."""
 
     signs: frozenset[str]
     running: int
@@ -38,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A sign's share before and lately, and what changed with it."""
+    """A sign whose share grew: shares, running sessions and load, before and latest."""
 
     sign: str
     before: float
@@ -50,23 +49,25 @@ class Drift:
 
     def __str__(self) -> str:
         return (
-            f"the share of {self.sign} sessions went from {self.before:.0%} to {self.latest:.0%}, sessions at once from {self.running_before:.0f} to"
-            f" {self.running_latest:.0f}, load a core from {self.load_before:.1f} to {self.load_latest:.1f}; if the trainer's policy did not change,"
-            " lower the limits (PATCH /limits) or raise the time limits"
+            f"the share of {self.sign} sessions went from {self.before:.0%} to {self.latest:.0%},"
+            f" sessions at once from {self.running_before:.0f} to {self.running_latest:.0f},"
+            f" load a core from {self.load_before:.1f} to {self.load_latest:.1f};"
+            " if the trainer's policy did not change, lower the limits (PATCH /limits) or raise the time limits"
         )
 
 
 class DriftAlarm:
-    """`observe` takes the events of agent_server.observability.events. `shares` and `alarms`, by sign, are for the metrics."""
+    """Alarm over the event stream. `shares` and `alarms`: by sign, for the metrics."""
 
     def __init__(self) -> None:
         self._running: set[str] = set()
-        self._latest: deque[Seen] = deque(maxlen=LATEST)
-        self._before: deque[Seen] = deque(maxlen=BEFORE)
+        self._latest: deque[EndedSession] = deque(maxlen=LATEST)
+        self._before: deque[EndedSession] = deque(maxlen=BEFORE)
         self.shares = dict.fromkeys(SIGNS, 0.0)
         self.alarms = dict.fromkeys(SIGNS, False)
 
-    def observe(self, event: dict[str, Any]) -> None:
+    def observe(self, event: Event) -> None:
+        """Take the next event; a new alarm is logged once."""
         if event["name"] == "admitted":
             self._running.add(event["session_id"])
         running = len(self._running)
@@ -76,7 +77,7 @@ class DriftAlarm:
             return
         if len(self._latest) == LATEST:
             self._before.append(self._latest[0])
-        self._latest.append(Seen(signs(event), running, os.getloadavg()[0] / (os.cpu_count() or 1)))
+        self._latest.append(EndedSession(signs(event), running, os.getloadavg()[0] / (os.cpu_count() or 1)))
         found = {drift.sign: drift for drift in drifts(list(self._before), list(self._latest))}
         for sign in SIGNS:
             self.shares[sign] = share(self._latest, sign)
@@ -85,7 +86,8 @@ class DriftAlarm:
             self.alarms[sign] = sign in found
 
 
-def signs(event: dict[str, Any]) -> frozenset[str]:
+def signs(event: Event) -> frozenset[str]:
+    """Signs of a session, from its last event."""
     found = set()
     if event["name"] == Status.COMPLETED and not event.get("resolved", event.get("reward", 0.0) > 0.0):
         found.add("zero_reward")
@@ -94,12 +96,13 @@ def signs(event: dict[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def share(seen: Collection[Seen], sign: str) -> float:
-    return sum(sign in session.signs for session in seen) / len(seen) if seen else 0.0
+def share(sessions: Collection[EndedSession], sign: str) -> float:
+    """Share of the sessions with this sign; 0 of none."""
+    return sum(sign in session.signs for session in sessions) / len(sessions) if sessions else 0.0
 
 
-def drifts(before: list[Seen], latest: list[Seen]) -> list[Drift]:
-    """Signs whose share among the latest is larger than chance would make it. Pure."""
+def drifts(before: list[EndedSession], latest: list[EndedSession]) -> list[Drift]:
+    """Signs whose share grew by more than chance. Pure."""
     if len(before) < FEWEST or len(latest) < FEWEST:
         return []
     found = []
@@ -109,9 +112,9 @@ def drifts(before: list[Seen], latest: list[Seen]) -> list[Drift]:
         spread = math.sqrt(pooled * (1 - pooled) * (1 / len(latest) + 1 / len(before)))
         if spread > 0 and (p - q) / spread > Z:
             means = [
-                sum(getattr(session, of) for session in seen) / len(seen)
-                for of in ("running", "load")
-                for seen in (before, latest)
+                sum(getattr(session, figure) for session in sessions) / len(sessions)
+                for figure in ("running", "load")
+                for sessions in (before, latest)
             ]
             found.append(Drift(sign, q, p, *means))
     return found

@@ -1,6 +1,6 @@
-"""The server's log: one JSON object a line, on standard error, with the session's and the group's id where there is one.
+"""Log of the server: one JSON object a line on standard error, with the ids of session and group where known.
 
-Invariant: a line is valid JSON whatever was logged.
+Invariant: every line is valid JSON, whatever the message.
 """
 
 import json
@@ -9,6 +9,8 @@ import time
 
 
 class JsonLines(logging.Formatter):
+    """Formatter of one record as one line."""
+
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         line = {"at": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
@@ -19,7 +21,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up() -> None:
-    """Everything that is logged in this process goes to standard error as JSON lines."""
+    """Send this process's log to standard error as JSON lines."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

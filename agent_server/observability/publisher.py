@@ -1,8 +1,8 @@
 """Publisher of the store's outbox: long polls, events.jsonl, metrics and the log get every event once.
 
-Invariant: long polls hear of an end before the event is written, also where the file cannot be written. The store counts
-what is published, so a restart continues there; a crash between writing and counting repeats the last batch, and the
-events' `id` shows it.
+Invariant: long polls hear of an end before the event is written, also where the file cannot be written. The store
+counts what is published, so a restart continues there; a crash between writing and counting repeats the last batch,
+and the events' `id` shows it.
 """
 
 import logging

@@ -102,7 +102,7 @@ class Dispatcher:
         return requeued or self._store.end_without_result(session_id, failure, attempt=attempt)
 
     def _stop_cancelled_and_overdue(self) -> list[sqlite3.Row]:
-        """SIGTERM to the workers of cancelled and overdue sessions, SIGKILL after the grace. Returns the active sessions."""
+        """SIGTERM workers of cancelled and overdue sessions, SIGKILL after the grace. Returns the active sessions."""
         now = time.time()
         active = self._store.active()
         for row in active:

@@ -1,7 +1,8 @@
 """FIFO lock for threads.
 
-`threading.Lock` goes to the thread that runs at the moment; in a burst some threads wait several times as long as others.
-Invariant: while a thread waits, the lock is handed over and never free. Not for threads that a signal handler interrupts.
+`threading.Lock` goes to the thread that runs at the moment; in a burst some threads wait several times as long as
+others. Not for threads that a signal handler interrupts.
+Invariant: while a thread waits, the lock is handed over and never free.
 """
 
 import threading

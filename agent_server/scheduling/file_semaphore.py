@@ -2,7 +2,7 @@
 
 One lock file a slot. Workers outlive the server and may be killed at any moment; the kernel frees a lock as soon as its
 holder is gone. Waiting workers queue at one further lock, and only the first of that queue polls for a free slot.
-Invariant: never more holders than `slots()` (lowering the number ends no holder), and a waiting worker can be interrupted.
+Invariant: never more holders than `slots()`, though lowering it ends no holder; a waiting worker can be interrupted.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ POLL_S = 0.02
 
 
 class FileSemaphore:
-    """FIFO semaphore. `directory` holds the lock files; `slots` is called at every poll, so the number may change any time."""
+    """FIFO semaphore. `directory` holds the lock files; `slots` is called at every poll, so it may change any time."""
 
     def __init__(self, directory: Path, name: str, slots: Callable[[], int]):
         self.name = name
@@ -26,7 +26,7 @@ class FileSemaphore:
     def acquire(
         self, on_wait: Callable[[], None] = lambda: None, on_acquire: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Hold one slot. Where none is free at once, `on_wait` is called first, and `on_acquire` when the wait is over."""
+        """Hold one slot. Where none is free, `on_wait` is called first, and `on_acquire` when the wait is over."""
         descriptor = self._try_slots()
         if descriptor is None:
             on_wait()

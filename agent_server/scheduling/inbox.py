@@ -27,7 +27,8 @@ class Inbox:
             self._socket.bind(self._address)
         except OSError as taken:
             raise ConfigError(
-                f"another agent server works in AGENT_SERVER_WORK_DIR={self._work_dir}; stop it or choose another folder"
+                f"another agent server works in AGENT_SERVER_WORK_DIR={self._work_dir};"
+                " stop it or choose another folder"
             ) from taken
 
     def wait(self, timeout_s: float) -> None:

@@ -1,16 +1,16 @@
-"""Which queued sessions may start now: first in, first out, one semaphore a mode.
+"""Admission of queued sessions: first in, first out, with one limit a mode.
 
-Invariant: a decision only. Pure: it touches no process, no store and no clock.
+Invariant: pure; no process, no store, no clock.
 """
 
 from collections.abc import Mapping, Sequence
 
 
 def free_slots(running: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Slots a mode has left, never below 0 (a limit may be lowered under what runs)."""
+    """Free slots of each mode; 0 where a limit was lowered below the number of running sessions."""
     return {mode: max(0, limit - running.get(mode, 0)) for mode, limit in limits.items()}
 
 
 def admissions(queued: Mapping[str, Sequence[str]], running: Mapping[str, int], limits: Mapping[str, int]) -> list[str]:
-    """Sessions to start now. `queued` holds each mode's session ids in order of arrival; modes do not wait for each other."""
+    """Sessions to start now. `queued`: each mode's session ids in order of arrival. Modes are independent."""
     return [session for mode, slots in free_slots(running, limits).items() for session in queued.get(mode, ())[:slots]]

@@ -13,7 +13,7 @@ from client.wire import Mode, SessionRequest
 
 
 def lease(db: sqlite3.Connection, request: SessionRequest, order: TaskOrder) -> str:
-    """Id of the row for the request's group, leased now if the group is new. Raises NotFound for an unknown `task_id`."""
+    """Id of the row for the request's group, leased now if the group is new. Raises NotFound for a wrong `task_id`."""
     held = db.execute(
         "SELECT task_id FROM leases WHERE run_id = ? AND mode = ? AND group_id = ?",
         (request.run_id, request.mode, request.group_id),
@@ -43,7 +43,8 @@ def return_idle(db: sqlite3.Connection, idle_s: float) -> int:
     Returns how many."""
     since = time.time() - idle_s
     idle = db.execute(
-        "SELECT run_id, mode, group_id, position FROM leases AS l WHERE NOT completed AND created_at < ? AND NOT EXISTS ("
+        "SELECT run_id, mode, group_id, position FROM leases AS l"
+        " WHERE NOT completed AND created_at < ? AND NOT EXISTS ("
         " SELECT 1 FROM sessions AS s WHERE s.run_id = l.run_id AND s.mode = l.mode AND s.group_id = l.group_id"
         " AND COALESCE(s.ended_at, ?) >= ?)",
         (since, since, since),

@@ -77,7 +77,7 @@ MIGRATIONS = (
         started_at REAL,
         ended_at REAL,
         waiting_since REAL,                         -- set while the worker waits for a semaphore
-        waited_s REAL NOT NULL DEFAULT 0,           -- for semaphores, this attempt; not part of the session's time limit
+        waited_s REAL NOT NULL DEFAULT 0,           -- for semaphores, this attempt; not in the time limit
         error TEXT,
         agent_exit_status TEXT,
         submission TEXT,
@@ -90,12 +90,12 @@ MIGRATIONS = (
         UNIQUE (run_id, client_session_id),
         CHECK ((status = 'completed') = (reward IS NOT NULL))
     );
-    INSERT INTO sessions (seq, id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, status, cancel_requested,
-            attempt, model_called, worker_pid, worker_start_ticks, created_at, started_at, ended_at, error, agent_exit_status, submission,
-            reward, n_calls, grade, seconds)
-        SELECT seq, id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, status, cancel_requested,
-            attempt, 1, worker_pid, worker_start_ticks, created_at, started_at, ended_at, error, agent_exit_status, submission,
-            reward, n_calls, grade, seconds FROM old_sessions;
+    INSERT INTO sessions (seq, id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, status,
+            cancel_requested, attempt, model_called, worker_pid, worker_start_ticks, created_at, started_at, ended_at,
+            error, agent_exit_status, submission, reward, n_calls, grade, seconds)
+        SELECT seq, id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, status,
+            cancel_requested, attempt, 1, worker_pid, worker_start_ticks, created_at, started_at, ended_at,
+            error, agent_exit_status, submission, reward, n_calls, grade, seconds FROM old_sessions;
     DROP TABLE old_sessions;
     CREATE INDEX sessions_by_status ON sessions (status, mode, seq);
     CREATE INDEX sessions_by_group ON sessions (run_id, mode, group_id);
@@ -120,15 +120,19 @@ MIGRATIONS = (
         next_position INTEGER NOT NULL,
         PRIMARY KEY (run_id, mode)
     );
-    INSERT INTO sequences SELECT '', mode, MAX(position) + 1 FROM old_leases WHERE position IS NOT NULL GROUP BY mode;
+    INSERT INTO sequences
+        SELECT '', mode, MAX(position) + 1 FROM old_leases WHERE position IS NOT NULL GROUP BY mode;
     DROP TABLE old_leases;
-    CREATE TABLE returned_rows (                    -- positions whose group never completed: leased again before new ones
+    CREATE TABLE returned_rows (                    -- positions given back: leased again before new ones
         run_id TEXT NOT NULL,
         mode TEXT NOT NULL,
         position INTEGER NOT NULL,
         PRIMARY KEY (run_id, mode, position)
     );
-    CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);  -- limits in force, id of the last published event
+    CREATE TABLE numbers (  -- limits in force, id of the last published event
+        name TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    );
     CREATE INDEX events_by_time ON events (at);
     """,
 )

@@ -55,7 +55,7 @@ def insert(db: sqlite3.Connection, session_id: str, request: SessionRequest, tas
 
 
 def _warn_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
-    """One event a group, at the first request over the limit: a trainer that starts only whole groups would deadlock."""
+    """One event a group, at the first request over the limit: a trainer that starts whole groups would deadlock."""
     query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
     (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
     limit = read_counter(db, request.mode)
@@ -66,7 +66,7 @@ def _warn_of_large_group(db: sqlite3.Connection, session_id: str, request: Sessi
 
 
 def update_attempt(db: sqlite3.Connection, session_id: str, attempt: int, change: str, *values: Any) -> None:
-    """Change the row on behalf of its current attempt. `change`: the SET clause. Raises Fenced for any other attempt."""
+    """Change the row on behalf of its current attempt. `change`: the SET clause. Raises Fenced for another attempt."""
     query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
     if not db.execute(query, (*values, session_id, attempt)).rowcount:
         raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")

@@ -96,7 +96,7 @@ class Store(Database):
             outbox.mark_published(db, event_id)
 
     def expire(self, *, record_s: float, lease_idle_s: float, lease_s: float) -> int:
-        """Drop records of sessions that ended `record_s` ago, and idle or old leases; returns the number of sessions."""
+        """Drop records of sessions that ended `record_s` ago, and idle or old leases. Returns the number of records."""
         before = time.time() - record_s
         with self.transaction() as db:
             leases.return_idle(db, lease_idle_s)
@@ -149,7 +149,7 @@ class Store(Database):
         return bool(changed)
 
     def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
-        """End a session whose worker is gone: cancelled where that was requested, else failed. False if it is terminal."""
+        """End a session whose worker is gone: cancelled where requested, else failed. False if it is terminal."""
         with self.transaction() as db:
             row = _active_row(db, session_id, attempt)
             if row is None:
@@ -179,7 +179,7 @@ class Store(Database):
             raise Cancelled("cancelled before its worker began")
 
     def model_called(self, session_id: str, attempt: int) -> None:
-        """Record that the first model call is about to be made: no other attempt is safe from here on. Raises Fenced."""
+        """Record that the first model call is next: no other attempt is safe from here on. Raises Fenced."""
         with self.transaction() as db:
             sessions.update_attempt(db, session_id, attempt, "model_called = 1")
             outbox.add_event(db, session_id, "model_called", {})

@@ -1,6 +1,6 @@
-"""What tasks there are, by mode: ids and images in memory, the rows themselves in their files.
+"""Index of the task rows by mode: ids and images in memory, the rows themselves in their files.
 
-Invariant: a row that could not be run or graded is refused when the server starts, by its id and the reason.
+Invariant: a row that cannot be run or graded is refused when the server starts, with its id and the reason.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.config import Settings
-from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import Dataset
 from agent_server.tasks.order import MODES, TaskOrder, check_task_id
 from agent_server.tasks.rows import Rows, open_rows
@@ -18,17 +18,22 @@ from agent_server.tasks.task import Task
 from client.errors import ConfigError
 from client.wire import Mode
 
-KEPT_TASKS = 256  # the samples of a group ask for one row soon after each other
+CACHED_TASKS = 256  # the samples of a group read one row soon after each other
 FAULTS_SHOWN = 10
 PROBLEM = "problem_statement"
 
 
 class Catalog:
-    """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file that serves both modes.
-    `dataset`: see agent_server.grading.datasets.registry. `exclude`: a report of `python -m agent_server golden`; rows that failed there are
-    left out. `default_image`: of rows that name none. Raises ConfigError for a missing file, a missing column or rows that cannot be graded."""
+    """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file for both modes.
 
-    def __init__(self, data_path: Path, dataset: str = plug.AUTO, exclude: Path | None = None, default_image: str = ""):
+    `dataset`: a name of agent_server/grading/datasets/registry.py. `exclude`: a report of `python -m agent_server
+    validate`, whose failed rows are left out. `default_image`: the image of rows without one. Raises ConfigError for a
+    missing file, a missing column and rows that cannot be graded.
+    """
+
+    def __init__(
+        self, data_path: Path, dataset: str = datasets.AUTO, exclude: Path | None = None, default_image: str = ""
+    ):
         excluded = _excluded(exclude) if exclude else frozenset()
         by_file: dict[Path, _File] = {}
         self._files: dict[Mode, _File] = {}
@@ -43,7 +48,7 @@ class Catalog:
         return list(self._files[mode].numbers)
 
     def check(self, mode: Mode, task_id: str) -> None:
-        """Raises NotFound, with the nearest id there is."""
+        """Raises NotFound, with the nearest id."""
         check_task_id(mode, task_id, self._files[mode].numbers)
 
     def order(self, seed: int) -> TaskOrder:
@@ -51,7 +56,7 @@ class Catalog:
         return TaskOrder({mode: self.ids(mode) for mode in MODES}, seed)
 
     def get(self, mode: Mode, task_id: str) -> Task:
-        """Raises NotFound."""
+        """The task of a row. Raises NotFound."""
         self.check(mode, task_id)
         return self._files[mode].task(task_id)
 
@@ -62,10 +67,13 @@ class Catalog:
         return file.row(task_id), file.dataset, file.task(task_id)
 
     def image_names(self) -> set[str]:
+        """Images of all rows."""
         return set().union(*(file.images for file in self._files.values()))
 
 
 class _File:
+    """Index of one file. `numbers`: row id -> place in the file."""
+
     def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str):
         self._default_image = default_image
         self.rows: Rows = open_rows(path)
@@ -73,12 +81,15 @@ class _File:
         self.images: set[str] = set()
         if not self.rows.columns:
             raise ConfigError(f"{path} has no rows; a mode needs at least one task")
-        self.dataset = plug.recognise(self.rows.read(0), str(path)) if dataset == plug.AUTO else plug.load(dataset)
+        self.dataset = (
+            datasets.recognise(self.rows.read(0), str(path)) if dataset == datasets.AUTO else datasets.load(dataset)
+        )
         if lacking := self.dataset.identifying_columns - self.rows.columns:
             raise ConfigError(
-                f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name}; it has {', '.join(sorted(self.rows.columns))}"
+                f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name};"
+                f" it has {', '.join(sorted(self.rows.columns))}"
             )
-        self._look_through(path, excluded)
+        self._index(path, excluded)
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -87,7 +98,7 @@ class _File:
             if task_id not in self._tasks:
                 self._tasks[task_id] = self.dataset.task(self.row(task_id))
             self._tasks.move_to_end(task_id)
-            if len(self._tasks) > KEPT_TASKS:
+            if len(self._tasks) > CACHED_TASKS:
                 self._tasks.popitem(last=False)
             return self._tasks[task_id]
 
@@ -97,7 +108,7 @@ class _File:
     def _with_image(self, row: dict[str, Any]) -> dict[str, Any]:
         return row if self.dataset.image(row) or not self._default_image else row | {"image": self._default_image}
 
-    def _look_through(self, path: Path, excluded: frozenset[str]) -> None:
+    def _index(self, path: Path, excluded: frozenset[str]) -> None:
         faults = []
         for number, row in enumerate(self.rows.scan(self.dataset.read_columns, self.dataset.text_columns)):
             row = self._with_image(row)
@@ -111,7 +122,7 @@ class _File:
             except (ValueError, TypeError) as unreadable:
                 fault = str(unreadable)
             if task_id in self.numbers:
-                fault = "its id stands twice"
+                fault = "its id occurs twice"
             if fault:
                 faults.append(f"row {task_id or number!r}: {fault}")
             self.numbers[task_id] = number
@@ -127,7 +138,7 @@ class _File:
 
 
 def open_catalog(settings: Settings) -> Catalog:
-    """Of the rows that the settings name. Raises ConfigError."""
+    """The catalog of the settings' rows. Raises ConfigError."""
     return Catalog(settings.data_path, settings.dataset, settings.exclude, settings.default_image)
 
 
@@ -138,7 +149,8 @@ def _file_of(data_path: Path, mode: Mode) -> Path:
         if (path := data_path / f"{mode}{suffix}").is_file():
             return path
     raise ConfigError(
-        f"R2E_DATA_PATH={data_path} has no {mode}.parquet or {mode}.jsonl; give a folder with both, or one file that serves both modes"
+        f"R2E_DATA_PATH={data_path} has no {mode}.parquet or {mode}.jsonl;"
+        " set a folder with both modes, or one file for both"
     )
 
 
@@ -147,5 +159,5 @@ def _excluded(report: Path) -> frozenset[str]:
         return frozenset(json.loads(report.read_text())["excluded"])
     except (OSError, ValueError, KeyError, TypeError) as unreadable:
         raise ConfigError(
-            f"AGENT_SERVER_EXCLUDE={report} is no report of `python -m agent_server golden`: {unreadable!r}"
+            f"AGENT_SERVER_EXCLUDE={report} must be a report of `python -m agent_server validate`: {unreadable!r}"
         ) from unreadable

@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = ("train", "eval")
 
 
 class TaskOrder:
-    """Endless sequence of epochs for each mode. `task_ids`: row ids in file order, by mode; `seed` shuffles the training."""
+    """Endless sequence of epochs for each mode. `task_ids`: row ids in file order; `seed` shuffles the training."""
 
     def __init__(self, task_ids: Mapping[Mode, Sequence[str]], seed: int):
         self._task_ids = task_ids

@@ -1,6 +1,6 @@
-"""Rows of a parquet or JSONL file, read when they are needed.
+"""Rows of a parquet or JSONL file, read on demand.
 
-Invariant: memory holds no more of a file than the columns asked for of some rows at a time, however large its texts are.
+Invariant: memory holds no more of a file than the requested columns of one batch of rows, however large its texts are.
 """
 
 import json
@@ -17,24 +17,26 @@ from client.errors import ConfigError
 
 BATCH_ROWS = 128
 BUFFER_BYTES = 1 << 18
-PRESENT = "..."  # stands for a text that was not read
+PRESENT = "..."  # in place of a text that was not read
 
 
 class Rows(Protocol):
-    """`columns`: those of the first row at least. A column that a row lacks is None in it."""
+    """Reader of one file. `columns`: at least those of the first row. A column that a row lacks is None in it."""
 
     columns: frozenset[str]
 
-    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """All rows in order with the columns `wanted`, and for each column in `texts` PRESENT or, where it is empty, "". A list may
-        be [PRESENT] for whatever it holds. Raises ConfigError."""
+    def scan(self, columns: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """All rows in order, with these columns, and PRESENT or "" (empty) for each column in `texts`.
+
+        A list with any elements may be [PRESENT]. Raises ConfigError.
+        """
 
     def read(self, number: int) -> dict[str, Any]:
-        """One row, whole."""
+        """One row with all its columns."""
 
 
 def open_rows(path: Path) -> Rows:
-    """Raises ConfigError for a file that is neither."""
+    """The reader for the file's format. Raises ConfigError for a file that is neither."""
     try:
         return JsonRows(path) if path.suffix == ".jsonl" else ParquetRows(path)
     except (OSError, ValueError) as unreadable:
@@ -42,6 +44,8 @@ def open_rows(path: Path) -> Rows:
 
 
 class ParquetRows:
+    """Parquet file. Row groups are skipped by their sizes."""
+
     def __init__(self, path: Path):
         self._path = path
         with self._open() as file:
@@ -49,15 +53,15 @@ class ParquetRows:
             groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         self._starts = [sum(groups[:number]) for number in range(len(groups) + 1)]
 
-    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def scan(self, columns: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """See Rows. Of texts and lists only the lengths become Python objects."""
-        columns = [name for name in dict.fromkeys((*wanted, *texts)) if name in self.columns]
+        names = [name for name in dict.fromkeys((*columns, *texts)) if name in self.columns]
         try:
             with self._open() as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
-                    found = {name: _glance(batch.column(name), name in texts) for name in columns}
+                for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+                    found = {name: _scan_column(batch.column(name), name in texts) for name in names}
                     for values in zip(*found.values(), strict=True):
-                        yield dict(zip(columns, values, strict=True))
+                        yield dict(zip(names, values, strict=True))
         except (OSError, ValueError) as unreadable:
             raise ConfigError(f"{self._path} cannot be read as parquet: {unreadable}") from unreadable
 
@@ -71,7 +75,7 @@ class ParquetRows:
                     return batch.slice(left, 1).to_pylist()[0]
                 left -= batch.num_rows
         raise ConfigError(
-            f"{self._path} has fewer rows than at the start of the server; do not change it while it is used"
+            f"{self._path} has fewer rows than at the start of the server; restart the server after a change"
         )
 
     def _open(self) -> parquet.ParquetFile:
@@ -79,7 +83,8 @@ class ParquetRows:
         return parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
 
 
-def _glance(column: pa.Array, is_text: bool) -> list[Any]:
+def _scan_column(column: pa.Array, is_text: bool) -> list[Any]:
+    """The values, but PRESENT for texts and in lists."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return [[PRESENT] if length else [] for length in pc.list_value_length(column).to_pylist()]
@@ -90,6 +95,8 @@ def _glance(column: pa.Array, is_text: bool) -> list[Any]:
 
 
 class JsonRows:
+    """JSONL file. A scan records the rows' offsets."""
+
     def __init__(self, path: Path):
         self._path = path
         self._offsets: list[int] = []
@@ -97,7 +104,7 @@ class JsonRows:
             line = next((line for line in file if line.strip()), None)
         self.columns = frozenset(_parse(line, f"{path}'s first row")) if line else frozenset()
 
-    def scan(self, wanted: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def scan(self, columns: Sequence[str], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """See Rows."""
         self._offsets, offset = [], 0
         with self._path.open("rb") as file:
@@ -105,7 +112,7 @@ class JsonRows:
                 if line.strip():
                     self._offsets.append(offset)
                     row = _parse(line, f"{self._path} line {number}")
-                    yield {name: row.get(name) for name in wanted} | {
+                    yield {name: row.get(name) for name in columns} | {
                         name: PRESENT if row.get(name) else "" for name in texts
                     }
                 offset += len(line)
@@ -119,7 +126,7 @@ class JsonRows:
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
-    """Raises ConfigError. What pandas writes may hold NaN, which JSON does not know and Python's slower reader takes."""
+    """Raises ConfigError. pandas writes NaN, which is not JSON; Python's slower parser accepts it."""
     try:
         row = orjson.loads(line)
     except ValueError:

@@ -1,6 +1,6 @@
-"""A row of a dataset, as the server hands it on.
+"""Task: the part of a dataset row that a worker gets.
 
-Invariant: whole and serialisable. A worker needs nothing of the dataset's file besides its task.
+Invariant: complete and serialisable. A worker reads no dataset file.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -9,9 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`dataset` names the class that knows how to run and grade it (agent_server/grading/datasets/registry.py). The two test lists hold ids
-    as the test runner prints them: those that must turn from failing to passing, and those that must stay passing. `row` holds
-    the other columns that its dataset's class asks for."""
+    """One task. `dataset`: the name of its class in agent_server/grading/datasets/registry.py.
+
+    The two test lists hold ids as the test runner prints them: tests that must turn from failing to passing, and tests
+    that must stay passing. `row`: the other columns that the dataset's class requires.
+    """
 
     task_id: str
     dataset: str
@@ -22,9 +24,11 @@ class Task:
     row: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Task":
+        """Inverse of `as_dict`, also after JSON."""
         lists = {name: tuple(fields[name]) for name in ("fail_to_pass", "pass_to_pass")}
         return cls(**(fields | lists))

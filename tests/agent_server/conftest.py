@@ -45,7 +45,7 @@ def session_request(session: str, group: str, mode: str = "train", **fields) -> 
 
 @dataclass
 class RunningServer:
-    """A server process of our own, its URL and the folder it works in."""
+    """A server process, its URL and its work directory."""
 
     url: str
     work_dir: Path
@@ -74,12 +74,12 @@ class RunningServer:
         return self.client.wait(self.create(model, script, **fields), timeout_s=60)
 
     def processes(self) -> list[int]:
-        """Every process that works in our folder: the server, its fork server, its workers."""
+        """Every process of this work directory: the server, its fork server, its workers."""
         mark = f"AGENT_SERVER_WORK_DIR={self.work_dir}".encode()
         return [pid for pid in all_pids() if mark in read_or_empty(f"/proc/{pid}/environ").split(b"\0")]
 
     def worker(self, session_id: str) -> int:
-        """The session's worker, as the store knows it; 0 before there is one."""
+        """Pid of the session's worker; 0 before there is one."""
         with closing(sqlite3.connect(self.work_dir / DATABASE_NAME)) as database:
             return database.execute("SELECT worker_pid FROM sessions WHERE id = ?", (session_id,)).fetchone()[0] or 0
 
@@ -117,21 +117,28 @@ def free_port() -> int:
 
 
 def eventually(condition, *, within_s: float = 10.0, what: str = "") -> None:
+    """Poll until the condition holds; fail after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what or condition}"
         time.sleep(0.02)
 
 
-def launch(work_dir: Path, **settings: str) -> RunningServer:
-    port = settings.setdefault("AGENT_SERVER_PORT", str(free_port()))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))} | {
+def server_environment(work_dir: Path) -> dict[str, str]:
+    """This process's environment, with the settings of a server on the demo rows and no others."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))}
+    return inherited | {
         "R2E_DATA_PATH": str(DEMO / "tasks"),
         "R2E_SIF_DIR": str(DEMO / "images"),
         "AGENT_SERVER_WORK_DIR": str(work_dir),
-        "AGENT_SERVER_AGENT_CONFIG": "text",
-        "AGENT_SERVER_COMMAND_TIMEOUT_S": "20",
-    } | settings  # fmt: skip
+    }
+
+
+def launch(work_dir: Path, **settings: str) -> RunningServer:
+    """A healthy server in a process group of its own."""
+    port = settings.setdefault("AGENT_SERVER_PORT", str(free_port()))
+    defaults = {"AGENT_SERVER_AGENT_CONFIG": "text", "AGENT_SERVER_COMMAND_TIMEOUT_S": "20"}
+    environment = server_environment(work_dir) | defaults | settings
     with (work_dir.parent / f"{work_dir.name}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "agent_server"],
@@ -160,14 +167,14 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
 
 
 def shut_down(*servers: RunningServer) -> None:
-    """Stop them as an operator would, and see that nothing of them is left."""
+    """Stop them as an operator would, and check that no process is left."""
     for server in servers:
         if server.process.poll() is None:
             server.process.send_signal(signal.SIGINT)  # SIGTERM would leave running sessions to the next start
     for server in servers:
         server.process.wait(timeout=30)
     for server in servers:
-        eventually(lambda: not server.processes(), what="all of the server's processes gone")
+        eventually(lambda server=server: not server.processes(), what="all of the server's processes gone")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Cancelled means stopped, from every state: queued, sandbox starting, model call in flight, command running, grading."""
+"""Cancelled means stopped, in every state: queued, sandbox start, model call, command, semaphore, grading."""
 
 import os
 import signal
@@ -13,8 +13,11 @@ BOUND_S = 2.0  # the contract's: everything of the session is gone this long aft
 
 
 def cancel_and_measure(server, session_id: str) -> float:
-    """Seconds from the call until no process and no file of the session is left. The worker mostly ends itself; one whose stop
-    signal was swallowed (Python drops an exception that a handler raises within a destructor) is killed a second later."""
+    """Seconds from the call until no process and no file of the session is left.
+
+    The worker mostly ends itself. One whose signal was lost is killed a second later: Python drops an exception that a
+    handler raises within a destructor.
+    """
     worker = server.worker(session_id)
     started = time.monotonic()
     server.client.cancel(session_id)
@@ -41,7 +44,7 @@ def test_while_a_command_runs(server, model):
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4])
 def test_at_any_moment_of_the_start(server, model, delay_s):
-    """From before the fork to the first command: the moment slides over every hand-over."""
+    """From before the fork to the first command: the delays cover every handover."""
     session = server.create(model, [Hang(60.0)])
     time.sleep(delay_s)
     assert cancel_and_measure(server, session) < BOUND_S
@@ -86,8 +89,8 @@ def test_a_worker_that_ignores_the_signal_is_killed(server, model):
     assert cancel_and_measure(server, session) < BOUND_S
 
 
-def test_while_standing_at_a_gate(own_server, model):
-    """Several workers wait for the one slot of a gate; each is cancelled there, and the slot's holder is not disturbed."""
+def test_while_waiting_for_a_semaphore(own_server, model):
+    """Several workers wait for the only slot; each is cancelled there, and the slot's holder is not disturbed."""
     server = own_server(AGENT_SERVER_GRADINGS="1")
     slow = f"sed -i '1i import time; time.sleep(3)' {FILE}"
     holder = server.create(model, [f"{FIX}\n{slow}"])

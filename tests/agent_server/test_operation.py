@@ -1,4 +1,4 @@
-"""What an operator does with a running server: looks at it, turns its limits, restarts it."""
+"""Operation of a running server: metrics, limits, queue, drain, retention."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.scripted_model import Hang
 
 
 def metric(server, name: str) -> float:
-    """The value of one sample, by its name and labels as they stand in the exposition."""
+    """The value of one sample, by its name and labels in the exposition."""
     for line in requests.get(f"{server.url}/metrics", timeout=5).text.splitlines():
         if line.startswith(f"{name} "):
             return float(line.split()[-1])
@@ -67,7 +67,7 @@ def test_a_wrong_limit_is_refused_by_its_name(server, body, field):
     assert requests.get(f"{server.url}/limits", timeout=5).json() == before
 
 
-def test_a_full_queue_answers_429_and_when_to_ask_again(own_server, model):
+def test_a_full_queue_answers_429_with_retry_after(own_server, model):
     server = own_server(AGENT_SERVER_TRAIN_CONCURRENCY="1", AGENT_SERVER_QUEUE_LIMIT="2")
     first = server.create(model, [Hang(120.0)], key="first")
     eventually(lambda: server.client.get(first).status == "running")
@@ -100,7 +100,7 @@ def test_a_worker_lost_before_its_first_model_call_is_replaced(own_server, model
     server = own_server(AGENT_SERVER_SANDBOX_STARTS="1")
     hold = [server.create(model, [FIX], key=f"s{n}") for n in range(6)]
     victim = hold[-1]
-    eventually(lambda: server.worker(victim), what="a worker that waits at the gate")
+    eventually(lambda: server.worker(victim), what="a worker that waits for the semaphore")
     os.kill(server.worker(victim), signal.SIGKILL)
     views = [server.client.wait(session, timeout_s=60) for session in hold]
     assert [view.reward for view in views] == [1.0] * 6
@@ -122,9 +122,9 @@ def test_a_drained_server_hands_its_sessions_to_the_next(own_server, model):
         "Retry-After"
     ]
     held = requests.get(f"{server.url}/sessions/{at_work}?wait=60", timeout=20).json()
-    assert held["status"] == "running", "whoever waits is answered before the server goes"
+    assert held["status"] == "running", "a long poll is answered before the server ends"
     server.process.wait(timeout=20)
-    assert read_process(worker) is not None, "the worker goes on by itself"
+    assert read_process(worker) is not None, "the worker goes on"
     again = own_server(server.work_dir, AGENT_SERVER_TRAIN_CONCURRENCY="1")
     assert again.client.wait(at_work, timeout_s=30).reward == 1.0 and again.worker(at_work) == worker
     assert again.client.wait(queued, timeout_s=30).reward == 1.0
@@ -147,7 +147,7 @@ def test_records_expire_and_files_stay(own_server, model):
     assert (server.work_dir / "trajectories" / f"{view.session_id}.json").exists()
 
 
-def test_everything_can_be_seen_from_outside(own_server, model):
+def test_metrics_events_and_log_show_a_session(own_server, model):
     server = own_server()
     view = server.run(model, [FIX], key="seen")
     assert {"queue", "gates", "sandbox_start", "prepare", "agent", "commands", "model", "grading"} <= set(view.seconds)
@@ -185,7 +185,7 @@ def test_everything_can_be_seen_from_outside(own_server, model):
     assert any(line.get("session_id") == view.session_id and line.get("group_id") == "seen" for line in log)
 
 
-def test_who_waits_hears_of_an_end_also_while_the_event_log_cannot_be_written(own_server, model):
+def test_a_long_poll_ends_although_the_event_log_cannot_be_written(own_server, model):
     server = own_server()
     events = server.work_dir / "events.jsonl"
     events.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def test_who_waits_hears_of_an_end_also_while_the_event_log_cannot_be_written(ow
     session = server.create(model, [FIX], key="unlogged")
     assert server.client.wait(session, timeout_s=20).reward == 1.0
     events.rmdir()
-    eventually(lambda: events.is_file() and '"completed"' in events.read_text(), what="what was not told is told later")
+    eventually(lambda: events.is_file() and '"completed"' in events.read_text(), what="the events are published later")
 
 
 def test_a_group_over_the_limit_is_warned_of_once(own_server, model):

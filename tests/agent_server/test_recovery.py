@@ -1,4 +1,4 @@
-"""The store is the truth: servers and workers are killed, and nothing finished is lost, nothing runs twice."""
+"""Recovery: servers and workers are killed; no finished session is lost, and none runs twice."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.scripted_model import Hang
 
 
 def kill_server(server) -> None:
-    """gunicorn's processes and the fork server, at once, without a word. Workers are left alone."""
+    """SIGKILL gunicorn's processes and the fork server. Workers go on."""
     os.killpg(server.process.pid, signal.SIGKILL)  # workers have groups of their own
     server.process.wait()
 
@@ -96,7 +96,7 @@ def test_interrupting_the_server_stops_its_sessions(own_server, model):
     session = server.create(model, [Hang(60.0)], key="stopped with the server")
     eventually(lambda: "stopped with the server" in model.requests)
     worker = server.worker(session)
-    with ThreadPoolExecutor(1) as threads:  # a client waits for it, as each one does
+    with ThreadPoolExecutor(1) as threads:  # a client's long poll
         answer = threads.submit(requests.get, f"{server.url}/sessions/{session}", params={"wait": "3600"}, timeout=60)
         time.sleep(0.5)
         server.process.send_signal(signal.SIGINT)

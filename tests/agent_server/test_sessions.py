@@ -1,4 +1,4 @@
-"""Sessions from request to reward: real gunicorn, fork server, mini-swe-agent, Apptainer, SQLite; the model is scripted."""
+"""Sessions from request to reward: gunicorn, fork server, mini-swe-agent, Apptainer, SQLite; a scripted model."""
 
 import json
 

@@ -21,8 +21,10 @@ def test_penalties_become_a_table():
 @pytest.mark.parametrize(
     ("setting", "entry"),
     [
-        ("LimitsExceeded", "LimitsExceeded"), ("=-0.5", "=-0.5"), ("Limits Exceeded=-0.5", "Limits Exceeded"),
-        ("A:=-1", "A:"), ("A=", "A="), ("A=half", "half"), ("A=nan", "nan"), ("A=inf", "inf"), ("A=0.5", "0.5"), ("A=-1.5", "-1.5"),
+        ("LimitsExceeded", "LimitsExceeded"), ("=-0.5", "=-0.5"),
+        ("Limits Exceeded=-0.5", "Limits Exceeded"),
+        ("A:=-1", "A:"), ("A=", "A="), ("A=half", "half"), ("A=nan", "nan"), ("A=inf", "inf"),
+        ("A=0.5", "0.5"), ("A=-1.5", "-1.5"),
         ("A=-0.5;B=-0.5", "A=-0.5;B"), ("B=-0.1,A=-0.1,B=-0.2", "'B'"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The short form of scripts/bench/soak.py: sessions with cancels and kills mixed in leave nothing behind."""
+"""Short run of scripts/bench/soak.py: sessions with cancels and kills leave nothing behind."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from scripts.bench.soak import soak
 
 
 @pytest.mark.slow
-def test_nothing_is_left_behind_by_cancels_and_kills():
+def test_cancels_and_kills_leave_nothing_behind():
     outcome, leaks = soak(50, 4, seed=1)
     assert sum(outcome.values()) == 50 and {status for _, status in outcome} >= {"completed", "cancelled"}
     assert not any(leaks.values()), leaks

@@ -1,4 +1,4 @@
-"""What a caller or an operator can get wrong: each has a clear error, and nothing is lost."""
+"""Invalid requests and configurations: each has a clear error, and nothing is lost."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from client.errors import DiskFull
-from tests.agent_server.conftest import DEMO, FIX, ROOT, TASK, eventually, shut_down
+from tests.agent_server.conftest import DEMO, FIX, ROOT, TASK, eventually, server_environment, shut_down
 
 GOOD = {"session_id": "s", "group_id": "g", "mode": "train", "base_url": "http://127.0.0.1:9", "api_key": "k"}
 
@@ -62,7 +62,7 @@ def test_a_wrong_wait_is_refused(server, model):
     server.client.wait(session, timeout_s=30)
 
 
-def test_a_token_is_wanted_where_one_is_set(own_server):
+def test_a_configured_token_is_required(own_server):
     server = own_server(AGENT_SERVER_TOKEN="s3cret")
     assert requests.get(f"{server.url}/tasks", timeout=10).status_code == 401
     assert requests.get(f"{server.url}/tasks", headers={"Authorization": "Bearer wrong"}, timeout=10).status_code == 401
@@ -70,9 +70,7 @@ def test_a_token_is_wanted_where_one_is_set(own_server):
 
 
 def start(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_SERVER_", "R2E_"))} | {
-        "R2E_DATA_PATH": str(DEMO / "tasks"), "R2E_SIF_DIR": str(DEMO / "images"), "AGENT_SERVER_WORK_DIR": str(tmp_path / "work"),
-    }  # fmt: skip
+    environment = server_environment(tmp_path / "work")
     return subprocess.run(
         [sys.executable, "-m", "agent_server"],
         cwd=ROOT,
@@ -95,7 +93,7 @@ def rows(tmp_path: Path, **changes) -> str:
     return str(path)
 
 
-def test_the_server_does_not_start_on_what_cannot_work(tmp_path):
+def test_the_server_does_not_start_on_a_wrong_configuration(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("no parquet")
     broken = tmp_path / "broken"
@@ -111,7 +109,7 @@ def test_the_server_does_not_start_on_what_cannot_work(tmp_path):
             ({"R2E_DATA_PATH": str(tmp_path / "text.parquet")}, "cannot be read as parquet"),
             ({"R2E_DATA_PATH": rows(tmp_path, problem_statement=None)}, "its problem_statement is empty"),
             ({"R2E_DATA_PATH": rows(tmp_path, test_cmd="")}, "it has no test_cmd"),
-            ({"R2E_DATA_PATH": rows(tmp_path, instance_id="same")}, "its id stands twice"),
+            ({"R2E_DATA_PATH": rows(tmp_path, instance_id="same")}, "its id occurs twice"),
             ({"R2E_SIF_DIR": str(tmp_path / "empty")}, "1 of 1 images that the rows name are missing"),
             ({"R2E_SIF_DIR": str(broken)}, "is not a SIF file"),
             ({"AGENT_SERVER_PORT": port}, f"cannot listen on 127.0.0.1:{port}"),

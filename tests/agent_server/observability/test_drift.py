@@ -1,10 +1,10 @@
-"""Rewards that change with load are noticed; chance and improvement are not."""
+"""The drift alarm reports shares that grew, and neither chance nor improvement."""
 
 import random
 
 import pytest
 
-from agent_server.observability.drift import BEFORE, LATEST, DriftAlarm, Seen, drifts
+from agent_server.observability.drift import BEFORE, LATEST, DriftAlarm, EndedSession, drifts
 
 
 def event(name: str, session_id: str = "s", **fields):
@@ -37,7 +37,7 @@ def test_chance_and_improvement_are_no_alarm(seed):
         assert not any(alarm.alarms.values())
 
 
-def test_time_outs_are_told_from_wrong_patches():
+def test_time_outs_and_zero_rewards_are_separate_signs():
     alarm = DriftAlarm()
     for _ in range(BEFORE):
         alarm.observe(event("completed", resolved=True))
@@ -48,8 +48,8 @@ def test_time_outs_are_told_from_wrong_patches():
     assert alarm.alarms == {"zero_reward": False, "time_out": True}
 
 
-def test_what_ran_is_said_beside_it():
-    few, many = Seen(frozenset(), 4, 0.5), Seen(frozenset({"zero_reward"}), 64, 8.0)
+def test_an_alarm_reports_running_sessions_and_load():
+    few, many = EndedSession(frozenset(), 4, 0.5), EndedSession(frozenset({"zero_reward"}), 64, 8.0)
     (drift,) = drifts([few] * 100, [many] * 100)
     assert "from 0% to 100%, sessions at once from 4 to 64, load a core from 0.5 to 8.0" in str(drift)
     assert drifts([few] * 10, [many] * 100) == []

@@ -1,36 +1,34 @@
-"""A lock that is had in the order of asking."""
+"""FairLock is acquired in the order of the requests."""
 
 import threading
-import time
+from contextlib import suppress
 
 from agent_server.scheduling.fair_lock import FairLock
+from tests.agent_server.conftest import eventually
 
 
-def test_turns_come_in_the_order_of_asking_and_one_at_a_time():
+def test_threads_get_the_lock_in_order_and_one_at_a_time():
     lock, order, inside = FairLock(), [], []
 
-    def ask(number: int) -> None:
+    def request(number: int) -> None:
         with lock:
             inside.append(number)
             assert inside == [number]
             order.append(number)
             inside.remove(number)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    threads = [threading.Thread(target=request, args=(number,)) for number in range(20)]
     with lock:
-        for thread in threads:
+        for number, thread in enumerate(threads, start=1):
             thread.start()
-            time.sleep(0.005)  # so that their order of asking is known
+            eventually(lambda number=number: len(lock._waiting) == number, what="the thread queues")
     for thread in threads:
         thread.join(timeout=10)
     assert order == list(range(20))
 
 
-def test_an_exception_inside_passes_the_turn_on():
+def test_an_exception_releases_the_lock():
     lock = FairLock()
     for _ in range(2):
-        try:
-            with lock:
-                raise ValueError
-        except ValueError:
-            pass
+        with suppress(ValueError), lock:
+            raise ValueError

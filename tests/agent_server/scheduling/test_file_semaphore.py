@@ -1,102 +1,131 @@
-"""The gates between workers: never more inside than allowed, whoever is killed, and in the order of arrival."""
+"""FileSemaphore: never more holders than slots, also when processes are killed, and in the order of arrival."""
 
 import multiprocessing
 import os
 import signal
 import time
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent_server.scheduling.file_semaphore import FileSemaphore
+from agent_server.scheduling.file_semaphore import POLL_S, FileSemaphore
+from tests.agent_server.conftest import eventually
 
 FORK = multiprocessing.get_context("fork")
+TIMEOUT_S = 20.0
 
 
-def worker(directory, slots, inside, most, hold_s: float) -> None:
-    with FileSemaphore(directory, "g", lambda: slots.value).acquire():
-        with inside.get_lock():
-            inside.value += 1
-            most.value = max(most.value, inside.value)
-        time.sleep(hold_s)
-        with inside.get_lock():
-            inside.value -= 1
+@dataclass
+class Bench:
+    """Worker processes at one semaphore, and what they share."""
+
+    directory: Path
+    slots: Any = field(default_factory=lambda: FORK.Value("i", 2))
+    waiting: Any = field(default_factory=lambda: FORK.Value("i", 0))  # workers that have found no free slot
+    holders: Any = field(default_factory=lambda: FORK.Value("i", 0))
+    most: Any = field(default_factory=lambda: FORK.Value("i", 0))  # holders at once
+    workers: list[BaseProcess] = field(default_factory=list)
+
+    def start(self, hold_s: float = 0.0, release: Any = None) -> BaseProcess:
+        """A worker that holds a slot for a time, or until the event `release`."""
+        worker = FORK.Process(target=self._work, args=(hold_s, release))
+        worker.start()
+        self.workers.append(worker)
+        return worker
+
+    def start_holder(self) -> tuple[BaseProcess, Any]:
+        """A worker that holds a slot now, and the event that ends it."""
+        release, before = FORK.Event(), self.holders.value
+        worker = self.start(release=release)
+        eventually(lambda: self.holders.value == before + 1, what="a holder")
+        return worker, release
+
+    def start_waiter(self) -> BaseProcess:
+        """A worker that has found no free slot."""
+        before = self.waiting.value
+        worker = self.start()
+        eventually(lambda: self.waiting.value == before + 1, what="a waiting worker")
+        return worker
+
+    def _work(self, hold_s: float, release: Any) -> None:
+        semaphore = FileSemaphore(self.directory, "s", lambda: self.slots.value)
+        with semaphore.acquire(on_wait=lambda: self._add(self.waiting, 1)):
+            self._add(self.holders, 1)
+            time.sleep(hold_s)
+            if release is not None:
+                release.wait(TIMEOUT_S)
+            self._add(self.holders, -1)
+
+    def _add(self, value: Any, n: int) -> None:
+        with value.get_lock():
+            value.value += n
+            if value is self.holders:
+                self.most.value = max(self.most.value, value.value)
 
 
 @pytest.fixture
-def start(tmp_path):
-    slots, inside, most = (FORK.Value("i", n) for n in (2, 0, 0))
-    started = []
-
-    def start(n: int, hold_s: float = 0.05):
-        for _ in range(n):
-            started.append(FORK.Process(target=worker, args=(tmp_path, slots, inside, most, hold_s)))
-            started[-1].start()
-        return started[-n:]
-
-    start.slots, start.inside, start.most, start.directory = slots, inside, most, tmp_path
-    yield start
-    for process in started:
-        process.kill()
-        process.join()
+def bench(tmp_path):
+    bench = Bench(tmp_path)
+    yield bench
+    for worker in bench.workers:
+        worker.kill()
+        worker.join()
 
 
-def test_never_more_inside_than_slots_and_everybody_passes(start):
-    processes = start(12)
-    for process in processes:
-        process.join(timeout=20)
-        assert process.exitcode == 0
-    assert start.most.value == 2
+def finishes(worker: BaseProcess) -> bool:
+    worker.join(timeout=TIMEOUT_S)
+    return worker.exitcode == 0
 
 
-def test_a_killed_holder_frees_its_slot(start):
-    start.slots.value = 1
-    (holder,) = start(1, hold_s=100)
-    while start.inside.value < 1:
-        time.sleep(0.01)
-    (next_one,) = start(1, hold_s=0)
-    time.sleep(0.2)
-    assert next_one.is_alive()
+def test_never_more_holders_than_slots_and_every_worker_gets_one(bench):
+    workers = [bench.start(hold_s=0.05) for _ in range(12)]
+    assert all(map(finishes, workers)) and bench.most.value == 2
+
+
+def test_a_killed_holder_frees_its_slot(bench):
+    bench.slots.value = 1
+    holder, _ = bench.start_holder()
+    waiter = bench.start_waiter()
+    time.sleep(5 * POLL_S)
+    assert waiter.is_alive()
     os.kill(holder.pid, signal.SIGKILL)
-    next_one.join(timeout=5)
-    assert next_one.exitcode == 0
+    assert finishes(waiter)
 
 
-def test_a_killed_waiter_blocks_nobody(start):
-    start.slots.value = 1
-    (holder,) = start(1, hold_s=1.0)
-    while start.inside.value < 1:
-        time.sleep(0.01)
-    (first,) = start(1, hold_s=0)
-    time.sleep(0.1)
-    (second,) = start(1, hold_s=0)
-    time.sleep(0.1)
+def test_a_killed_waiter_blocks_no_other(bench):
+    bench.slots.value = 1
+    holder, release = bench.start_holder()
+    first, second = bench.start_waiter(), bench.start_waiter()
     os.kill(first.pid, signal.SIGKILL)
-    second.join(timeout=5)
-    assert second.exitcode == 0 and holder.exitcode in (None, 0)
+    first.join()
+    release.set()
+    assert finishes(second) and finishes(holder)
 
 
-def test_more_slots_let_waiters_in_at_once_and_fewer_end_nobody(start):
-    start.slots.value = 2
-    holders = start(2, hold_s=1.0)
-    while start.inside.value < 2:
-        time.sleep(0.01)
-    start.slots.value = 1
-    (late,) = start(1, hold_s=0)
-    time.sleep(0.2)
-    assert late.is_alive() and all(holder.is_alive() for holder in holders)
-    start.slots.value = 3
-    late.join(timeout=5)
-    assert late.exitcode == 0 and all(holder.is_alive() for holder in holders)
+def test_more_slots_let_waiters_in_at_once_and_fewer_end_no_holder(bench):
+    holders = [bench.start_holder() for _ in range(2)]
+    bench.slots.value = 1
+    late = bench.start_waiter()
+    time.sleep(5 * POLL_S)
+    assert late.is_alive() and all(holder.is_alive() for holder, _ in holders)
+    bench.slots.value = 3
+    assert finishes(late) and all(holder.is_alive() for holder, _ in holders)
 
 
-def test_waiting_is_told_only_where_there_is_a_wait(start):
-    told = []
-    semaphore = FileSemaphore(start.directory, "g", lambda: 1)
-    with semaphore.acquire(lambda: told.append("waits"), lambda: told.append("passes")):
-        assert told == []
-    (holder,) = start(1, hold_s=0.3)
-    while start.inside.value < 1:
-        time.sleep(0.01)
-    start.slots.value = 1
-    with semaphore.acquire(lambda: told.append("waits"), lambda: told.append("passes")):
-        assert told == ["waits", "passes"] and start.inside.value == 0
+def test_waits_are_reported_only_where_there_is_one(bench):
+    calls: list[str] = []
+    bench.slots.value = 1
+    semaphore = FileSemaphore(bench.directory, "s", lambda: 1)
+
+    def on_wait() -> None:
+        calls.append("waits")
+        release.set()
+
+    with semaphore.acquire(on_wait, lambda: calls.append("acquires")):
+        assert calls == []
+    _, release = bench.start_holder()
+    with semaphore.acquire(on_wait, lambda: calls.append("acquires")):
+        assert calls == ["waits", "acquires"] and bench.holders.value == 0

@@ -1,6 +1,6 @@
-"""Any interleaving of trainers, workers, cancels, losses and restarts: the store and the scheduler keep their promises.
+"""Interleavings of trainers, workers, cancels, losses and restarts, against the invariants of the store.
 
-The machine plays every party against the real store on disk, one step at a time, in orders that hypothesis chooses.
+A state machine plays every party against the real store on disk, one step at a time, in orders that hypothesis chooses.
 """
 
 import shutil
@@ -24,7 +24,7 @@ OTHER_TASK = TaskOrder({"train": ["other"], "eval": ["other"]}, seed=0)
 
 
 class Sessions(RuleBasedStateMachine):
-    """`workers` are (session, attempt) pairs that still may act, also long after somebody else ended their session."""
+    """`workers`: (session, attempt) pairs that may still act, also long after their session was ended."""
 
     workers = Bundle("workers")
 
@@ -61,7 +61,7 @@ class Sessions(RuleBasedStateMachine):
             now = sum(row["mode"] == mode for row in self.store.active())
             assert now <= max(limit, running[mode]), "over the limit"
             if any(session in self.sent for session in self.store.queued(mode, 1)):
-                assert now >= limit, "a slot stands idle while somebody waits"
+                assert now >= limit, "an idle slot while a session is queued"
         return multiple(*admitted)
 
     @rule(data=st.data())
@@ -81,7 +81,7 @@ class Sessions(RuleBasedStateMachine):
         self._act(worker, lambda: self.store.model_called(*worker))
 
     @rule(worker=workers)
-    def wait_and_pass(self, worker):
+    def wait_for_semaphore(self, worker):
         self._act(worker, lambda: (self.store.begin_wait(*worker, "gradings"), self.store.end_wait(*worker)))
 
     @rule(worker=workers)
@@ -93,7 +93,7 @@ class Sessions(RuleBasedStateMachine):
         self._act(worker, lambda: self.store.finish(*worker, Status.COMPLETED, reward=reward))
 
     @rule(worker=workers)
-    def obey(self, worker):
+    def end_as_cancelled(self, worker):
         if worker[0] in self.cancelled:
             self._act(worker, lambda: self.store.finish(*worker, Status.CANCELLED, error=Cancelled("asked").as_dict()))
 
@@ -119,7 +119,7 @@ class Sessions(RuleBasedStateMachine):
         self.store = Store(self.folder)
 
     def _act(self, worker, act):
-        """The current attempt of a session at work may act; any other is fenced off."""
+        """The current attempt of an active session may act; any other is fenced."""
         view, attempt = (
             self.store.view(worker[0]),
             self.store.read("SELECT attempt FROM sessions WHERE id = ?", worker[0])[0][0],
@@ -151,7 +151,7 @@ class Sessions(RuleBasedStateMachine):
             assert started == arrived
 
     def teardown(self):
-        """Nobody starves: when every worker completes what it has, everything ends, and cancelled sessions without a reward
+        """No session starves: when every worker completes, every session ends, and cancelled ones end without a reward
         unless they had it before."""
         for _ in range(MOST_ATTEMPTS * len(self.sent) + 1):
             self.dispatch()

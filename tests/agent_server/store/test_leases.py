@@ -22,6 +22,26 @@ def make_order(n: int, seed: int) -> TaskOrder:
     return TaskOrder({"train": ids, "eval": ids}, seed)
 
 
+class Clock:
+    """`time.time`, which moves only when a test moves it."""
+
+    def __init__(self):
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "time", clock)
+    return clock
+
+
 @pytest.fixture
 def parts(tmp_path):
     """A store, and an order of four rows."""
@@ -73,7 +93,7 @@ def test_a_row_requested_by_id_does_not_disturb_the_epoch(tmp_path):
     store.close()
 
 
-def test_runs_know_nothing_of_each_other(parts):
+def test_runs_are_independent(parts):
     mine, row = submit(*parts, "s", "g", run_id="mine")
     theirs, their_row = submit(*parts, "s", "g", run_id="theirs")
     assert mine != theirs and row == their_row, "each begins its own first epoch, in the seed's order"
@@ -82,7 +102,7 @@ def test_runs_know_nothing_of_each_other(parts):
     assert submit(*parts, "s1", "g1", run_id="theirs")[1] == rows[0]
 
 
-def test_a_group_that_never_completes_gives_its_row_back(parts):
+def test_a_group_that_never_completes_gives_its_row_back(parts, clock):
     store, _ = parts
     lost, row = submit(*parts, "lost", "lost")
     used, _ = submit(*parts, "used", "used")
@@ -91,24 +111,24 @@ def test_a_group_that_never_completes_gives_its_row_back(parts):
     store.expire(record_s=LONG, lease_idle_s=LONG, lease_s=LONG)
     others = [submit(*parts, f"before {n}", f"before {n}")[1] for n in range(1)]
     assert row not in others
-    time.sleep(0.02)
+    clock.advance(0.02)
     store.expire(record_s=LONG, lease_idle_s=0.01, lease_s=LONG)
-    assert submit(*parts, "after", "after")[1] == row, "the place given back comes first"
+    assert submit(*parts, "after", "after")[1] == row, "the position given back comes first"
     assert submit(*parts, "after too", "after too")[1] not in (row, *others)
 
 
-def test_a_group_at_work_or_used_keeps_its_row(parts):
+def test_a_group_at_work_or_used_keeps_its_row(parts, clock):
     store, _ = parts
     _, queued_row = submit(*parts, "queued", "queued")
     used, used_row = submit(*parts, "used", "used")
     complete(store, used)
-    time.sleep(0.02)
+    clock.advance(0.02)
     store.expire(record_s=0.01, lease_idle_s=0.01, lease_s=LONG)
     assert submit(*parts, "more", "queued")[1] == queued_row
-    assert submit(*parts, "again", "used")[1] == used_row, "also when the record of what completed has expired"
+    assert submit(*parts, "again", "used")[1] == used_row, "also when the record of the completed session has expired"
 
 
-def test_an_epoch_is_exact_also_when_rows_come_back(parts):
+def test_an_epoch_is_exact_also_when_rows_come_back(parts, clock):
     """Over two epochs with every third group lost once: each row is completed exactly twice."""
     store, _ = parts
     completed = []
@@ -118,7 +138,7 @@ def test_an_epoch_is_exact_also_when_rows_come_back(parts):
         session, row = submit(*parts, f"s{number}", f"g{number}")
         if number % 3 == 0:
             complete(store, session, Status.FAILED)
-            time.sleep(0.005)
+            clock.advance(0.005)
             store.expire(record_s=LONG, lease_idle_s=0.001, lease_s=LONG)
         else:
             complete(store, session)
@@ -126,29 +146,29 @@ def test_an_epoch_is_exact_also_when_rows_come_back(parts):
     assert sorted(completed) == sorted(["t0", "t1", "t2", "t3"] * 2)
 
 
-def test_records_expire_and_are_gone_whole(parts):
+def test_an_expired_record_leaves_nothing(parts, clock):
     store, _ = parts
     done, _ = submit(*parts, "done", "done")
     complete(store, done)
     waiting, _ = submit(*parts, "waits", "waits")
     store.mark_published(store.unpublished_events(100)[-1]["id"])
-    time.sleep(0.02)
+    clock.advance(0.02)
     assert store.expire(record_s=LONG, lease_idle_s=LONG, lease_s=LONG) == 0
     assert store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=0.01) == 1
     assert {row["session_id"] for row in store.read("SELECT session_id FROM events")} == {waiting}
     assert [row["group_id"] for row in store.read("SELECT group_id FROM leases")] == ["waits"]
 
 
-def test_an_unpublished_event_outlives_its_record(parts):
+def test_an_unpublished_event_outlives_its_record(parts, clock):
     store, _ = parts
     done, _ = submit(*parts, "done", "done")
     complete(store, done)
-    time.sleep(0.02)
+    clock.advance(0.02)
     store.expire(record_s=0.01, lease_idle_s=LONG, lease_s=LONG)
     assert [event["name"] for event in store.unpublished_events(100)] == ["queued", "admitted", "completed"]
 
 
-def test_a_full_queue_refuses_what_is_new_and_knows_what_is_not(parts):
+def test_a_full_queue_refuses_new_sessions_alone(parts):
     store, _ = parts
     store.set_limits({"queue": 2})
     first, _ = submit(*parts, "a", "g")

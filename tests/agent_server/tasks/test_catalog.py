@@ -1,4 +1,4 @@
-"""Rows of every known kind are recognised, read lazily, and refused with their reason where they cannot be graded."""
+"""Rows of every known format are recognised, read lazily, and refused with a reason where they cannot be graded."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import Dataset, parse_test_ids
 from agent_server.grading.datasets.swebench import eval_script, paths_in
 from agent_server.tasks.catalog import Catalog
@@ -26,8 +26,18 @@ SMITH = {
     "PASS_TO_PASS": [],
     "test_cmd": "pytest",
 }
-BENCH = {"instance_id": "astropy__astropy-1", "repo": "astropy/astropy", "version": "5.0", "base_commit": "c0ffee", "patch": "d", "problem_statement": "p",
-         "test_patch": "diff --git a/t/test_a.py b/t/test_a.py\n", "FAIL_TO_PASS": '["t/test_a.py::b[x]"]', "PASS_TO_PASS": "[]", "hints_text": math.nan}  # fmt: skip
+BENCH = {
+    "instance_id": "astropy__astropy-1",
+    "repo": "astropy/astropy",
+    "version": "5.0",
+    "base_commit": "c0ffee",
+    "patch": "d",
+    "problem_statement": "p",
+    "test_patch": "diff --git a/t/test_a.py b/t/test_a.py\n",
+    "FAIL_TO_PASS": '["t/test_a.py::b[x]"]',
+    "PASS_TO_PASS": "[]",
+    "hints_text": math.nan,
+}
 GYM = BENCH | {"instance_id": "getmoto__moto-1", "repo": "getmoto/moto"}
 R2E = {
     "docker_image": "n/a:1",
@@ -75,7 +85,7 @@ def test_lists_of_tests_come_as_list_or_text(value):
 
 
 @pytest.mark.parametrize("value", [None, math.nan, "", "[]", []])
-def test_nothing_comes_in_many_spellings(tmp_path, value):
+def test_an_empty_list_has_many_spellings(tmp_path, value):
     assert parse_test_ids(value) == ()
     assert catalog(tmp_path, SMITH | {"PASS_TO_PASS": value}).get("train", "x").pass_to_pass == ()
     with pytest.raises(ConfigError, match="row 'x': its FAIL_TO_PASS is empty"):
@@ -83,9 +93,9 @@ def test_nothing_comes_in_many_spellings(tmp_path, value):
 
 
 @pytest.mark.parametrize(
-    "rows, said",
+    "rows, expected",
     [
-        ([SMITH, SMITH], "row 'x': its id stands twice"),
+        ([SMITH, SMITH], "row 'x': its id occurs twice"),
         ([SMITH | {"image_name": None}], "it names no image"),
         ([SMITH | {"patch": ""}], "its patch, which makes the bug, is empty"),
         ([SMITH | {"test_cmd": None}], "it has no test_cmd, and swesmith has no profile of 'x'"),
@@ -106,10 +116,10 @@ def test_nothing_comes_in_many_spellings(tmp_path, value):
         ([], "has no rows"),
     ],
 )
-def test_a_row_that_cannot_be_graded_is_refused_with_its_reason(tmp_path, rows, said):
+def test_a_row_that_cannot_be_graded_is_refused_with_its_reason(tmp_path, rows, expected):
     with pytest.raises(ConfigError) as refused:
         catalog(tmp_path, *rows)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_many_faults_are_counted_and_some_are_shown(tmp_path):
@@ -117,13 +127,13 @@ def test_many_faults_are_counted_and_some_are_shown(tmp_path):
         catalog(tmp_path, *(SMITH | {"instance_id": f"x{n}", "test_cmd": ""} for n in range(30)))
 
 
-def test_what_is_excluded_is_not_there(tmp_path):
-    report = tmp_path / "golden.json"
+def test_excluded_rows_are_left_out(tmp_path):
+    report = tmp_path / "report.json"
     report.write_text(json.dumps({"excluded": ["x"]}))
     found = catalog(tmp_path, SMITH, SMITH | {"instance_id": "y"}, exclude=report)
     assert found.ids("train") == ["y"] and found.get("train", "y").task_id == "y"
     report.write_text("{}")
-    with pytest.raises(ConfigError, match="is no report of `python -m agent_server golden`"):
+    with pytest.raises(ConfigError, match="must be a report of `python -m agent_server validate`"):
         catalog(tmp_path, SMITH, exclude=report)
 
 
@@ -132,7 +142,7 @@ def test_rows_without_an_image_take_the_default(tmp_path):
     assert found.get("train", "s").image_name == "base:1" and found.image_names() == {"base:1"}
 
 
-class Own(Dataset):
+class CustomDataset(Dataset):
     identifying_columns = frozenset({"question"})
     read_columns = ("instance_id", "question")
     text_columns = ()
@@ -144,21 +154,22 @@ class Own(Dataset):
         return "own"
 
 
-def test_a_class_of_ones_own_is_one_line_of_configuration(tmp_path):
-    found = catalog(tmp_path, {"instance_id": "q", "question": "y"}, dataset=f"{__name__}:Own")
+def test_a_custom_dataset_class_is_one_line_of_configuration(tmp_path):
+    found = catalog(tmp_path, {"instance_id": "q", "question": "y"}, dataset=f"{__name__}:CustomDataset")
     assert (
-        found.get("train", "q").dataset == f"{__name__}:Own" and plug.load(f"{__name__}:Own").name == f"{__name__}:Own"
+        found.get("train", "q").dataset == f"{__name__}:CustomDataset"
+        and datasets.load(f"{__name__}:CustomDataset").name == f"{__name__}:CustomDataset"
     )
-    for name, said in [
+    for name, expected in [
         ("nothing", "one of r2e, swebench"),
         ("no.module:X", "cannot be imported"),
         ("json:loads", "is no subclass of"),
     ]:
-        with pytest.raises(ConfigError, match=said):
-            plug.load(name)
+        with pytest.raises(ConfigError, match=expected):
+            datasets.load(name)
 
 
-def test_parquet_and_jsonl_say_the_same(tmp_path):
+def test_parquet_and_jsonl_give_the_same_rows(tmp_path):
     rows = [
         SMITH | {"instance_id": f"x{n}", "problem_statement": "p" * n or "q", "FAIL_TO_PASS": ["a.py::b"] * (n + 1)}
         for n in range(300)
@@ -207,7 +218,8 @@ def test_fifty_thousand_rows_cost_little_memory(tmp_path):
         "import sys; from pathlib import Path; from agent_server.tasks.catalog import Catalog\n"
         "found = Catalog(Path(sys.argv[1])); ids = found.ids('train')\n"
         "[found.get('train', ids[n]) for n in (0, 25_000, 49_999)]\n"
-        "print(len(ids), open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"  # ru_maxrss would count the parent too
+        # ru_maxrss would count the parent too
+        "print(len(ids), open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "rows.parquet"], cwd=ROOT, capture_output=True, text=True, check=True
