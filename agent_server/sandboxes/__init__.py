@@ -1,1 +1,1 @@
-"""Where commands run: one process tree a sandbox."""
+"""Sandboxes: isolated process trees with limits, in which commands run."""

@@ -1,7 +1,8 @@
-"""Apptainer sandboxes: one `apptainer exec` a sandbox, writes to a tmpfs, no network, no host paths, no capabilities.
+"""Apptainer sandboxes: one `apptainer exec` for each, writes to a tmpfs, no network, no host paths, no capabilities.
 
-What of the host can still be read inside: the names of the image's file and of the sandbox's cgroup, the user's home directory by name, /etc/hosts, /sys.
-As another user than root a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 as it comes).
+Still readable inside: the file names of the image and of the sandbox's cgroup, the name of the user's home directory,
+/etc/hosts, /sys.
+Where the server is not root, a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 by default).
 Invariant: a sandbox is one child process; when it ends, everything in it has ended, and no mount or loop device stays.
 """
 
@@ -19,27 +20,27 @@ from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupE
 
 SIF_MAGIC, SIF_MAGIC_OFFSET = b"SIF_MAGIC", 32
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-CORRUPT_SIGNS = ("while mounting image", "could not open image", "image format not recognized")
+CORRUPT_IMAGE_MESSAGES = ("while mounting image", "could not open image", "image format not recognized")
 
 
 def find_apptainer() -> str:
-    """Path of the program. Raises SetupError with the remedy."""
+    """Path of the program. Raises SetupError."""
     if path := shutil.which("apptainer"):
         return path
     raise SetupError(
-        "apptainer is not on the PATH; install it with `bash setup/apptainer.sh` (Debian 12, 13) or from apptainer.org"
+        "apptainer must be on the PATH; install it with `bash setup/apptainer.sh` (Debian 12, 13) or from apptainer.org"
     )
 
 
 def image_path(image_dir: Path, image_name: str) -> Path:
-    """Where the image of that name lies: `/` and `:` become `__`, plus `.sif`; an unpacked directory has no suffix."""
+    """Path of an image: `/` and `:` become `__`, plus `.sif`. An unpacked image is a directory without the suffix."""
     stem = image_name.replace("/", "__").replace(":", "__")
     directory = image_dir / stem
     return directory if directory.is_dir() else image_dir / f"{stem}.sif"
 
 
 def check_image(path: Path) -> None:
-    """Cheap look at an image without mounting it. Raises ImageMissing, ImageCorrupt."""
+    """Check that an image exists and is a SIF file, without mounting it. Raises ImageMissing, ImageCorrupt."""
     if path.is_dir():
         return
     try:
@@ -52,7 +53,8 @@ def check_image(path: Path) -> None:
         ) from None
     if magic != SIF_MAGIC:
         raise ImageCorrupt(
-            f"image {path} is not a SIF file (no {SIF_MAGIC.decode()} at byte {SIF_MAGIC_OFFSET}); delete it and fetch it again"
+            f"image {path} is not a SIF file (no {SIF_MAGIC.decode()} at byte {SIF_MAGIC_OFFSET}); "
+            "delete it and fetch it again"
         )
 
 
@@ -66,33 +68,48 @@ def start(
     network: bool = False,
     binds: Binds = (),
 ) -> PersistentShell:
-    """A running sandbox of `image`, labelled in `scratch`, with the host's network or none, and `binds` to be read. Raises ImageMissing, ImageCorrupt,
-    SandboxStartFailed; leaves nothing of a failed start."""
+    """Start a sandbox of `image`.
+
+    `scratch`: the session's scratch folder, in which the processes are recorded. `env`: variables inside.
+    `network`: the host's network, else none. `binds`: host folders to mount read-only.
+    Raises ImageMissing, ImageCorrupt, SandboxStartFailed; a failed start leaves nothing behind.
+    """
     check_image(image)
-    program = find_apptainer()
-    argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
-    argv += ["--no-init"]  # the shell is the PID namespace's first process, which no signal from inside can end
-    argv += [] if network else ["--net", "--network", "none"]
-    # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot ask for full capabilities, and no task needs any.
-    argv += ["--no-privs"] if os.geteuid() == 0 else []
-    for host, inside in binds:
-        argv += ["--bind", f"{host}:{inside}:ro"]
-    for name, value in env.items():
-        argv += ["--env", f"{name}={value}"]
-    # Apptainer keeps its search path and settings where the sandbox can read them, and APPTAINER_ variables of the host
-    # would bind folders or pass variables in: it gets none of our environment.
-    clean = {"PATH": f"{os.path.dirname(program)}:{SYSTEM_PATH}"}
+    apptainer = find_apptainer()
+    # Apptainer stores its search path and settings where the sandbox can read them, and APPTAINER_ variables of the
+    # host would bind folders or pass variables, so it gets none of this process's environment.
+    host_env = {"PATH": f"{os.path.dirname(apptainer)}:{SYSTEM_PATH}"}
     try:
-        with tempfile.TemporaryDirectory(prefix=LINK_PREFIX) as folder:  # the name it is started by can be read inside
-            name = Path(folder) / image.name
-            name.symlink_to(image.resolve())
+        with tempfile.TemporaryDirectory(prefix=LINK_PREFIX) as folder:
+            link = Path(folder, image.name)  # the path in the command can be read inside, so it names no host folder
+            link.symlink_to(image.resolve())
+            cgroup = Cgroup.create(scratch, memory_bytes=limits.memory_bytes, tasks=limits.tasks) if limits else None
+            argv = [apptainer, "--silent", "exec", *_exec_options(env, network, binds), str(link)]
             shell = PersistentShell(
-                [*argv, str(name), "bash", "--noprofile", "--norc", "-s"], start_timeout_s=start_timeout_s, env=clean,
-                limits=limits, cgroup=Cgroup.make(scratch, memory_bytes=limits.memory_bytes, tasks=limits.tasks) if limits else None,
-            )  # fmt: skip
-    except SandboxStartFailed as failed:
-        if any(sign in str(failed).lower() for sign in CORRUPT_SIGNS):
-            raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {failed}") from failed
+                [*argv, "bash", "--noprofile", "--norc", "-s"],
+                start_timeout_s=start_timeout_s,
+                env=host_env,
+                limits=limits,
+                cgroup=cgroup,
+            )
+    except SandboxStartFailed as error:
+        if any(message in str(error).lower() for message in CORRUPT_IMAGE_MESSAGES):
+            raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {error}") from error
         raise
     record_processes(scratch, shell.pids)
     return shell
+
+
+def _exec_options(env: dict[str, str], network: bool, binds: Binds) -> list[str]:
+    options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
+    options += ["--no-init"]  # the shell is the PID namespace's first process, which no signal from inside can kill
+    if not network:
+        options += ["--net", "--network", "none"]
+    if os.geteuid() == 0:
+        # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot get full capabilities; no task needs any.
+        options += ["--no-privs"]
+    for host_path, inside in binds:
+        options += ["--bind", f"{host_path}:{inside}:ro"]
+    for name, value in env.items():
+        options += ["--env", f"{name}={value}"]
+    return options

@@ -1,6 +1,6 @@
-"""The seam between a session and the place where its commands run.
+"""Interface between a session and the sandbox in which its commands run.
 
-Invariant: a command that fails or runs too long is a result; only a sandbox that is broken raises.
+Invariant: a command that fails or exceeds a limit is a result; only a broken sandbox raises.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """`output`: stdout and stderr as they were written, undecodable bytes replaced. `limit` names what ended the
-    command early (`time`, `output`, `memory`, `processes`, `disk`), else "". A killed command has `returncode` 137."""
+    """Result of one command.
+
+    `output`: stdout and stderr in the order of writing; undecodable bytes are replaced.
+    `returncode`: the exit status; 137 after a kill.
+    `seconds`: wall seconds.
+    `limit`: the limit that ended the command (`time`, `output`, `memory`, `processes`, `disk`), else "".
+    """
 
     output: str
     returncode: int
@@ -20,30 +25,36 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """By all processes of a sandbox since its start. `peak_bytes`: the most that was seen at a time of resident memory and
-    files in memory; pages that processes share count once for each."""
+    """Usage by all processes of a sandbox since its start.
+
+    `cpu_s`: CPU seconds. `peak_bytes`: the highest observed sum of resident memory and files in memory; a page shared
+    by several processes counts once for each of them.
+    """
 
     cpu_s: float
     peak_bytes: int
 
 
 class Sandbox(Protocol):
-    """One process tree with a file system of its own. Raises SandboxDied when it is gone, SandboxLimitExceeded when it was
-    ended for what ran in it. `shell_pid`: a process inside, by the host's number; its namespaces are the sandbox's."""
+    """Process tree with a file system of its own.
+
+    `shell_pid`: host pid of a process inside; its namespaces are the sandbox's.
+    Calls raise SandboxDied when the sandbox is gone, and SandboxLimitExceeded when it was killed over a limit.
+    """
 
     shell_pid: int
 
     def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
-        """Run `command` in a fresh bash; state of earlier commands survives in files and processes only."""
+        """Run `command` in a new bash. Only files and processes of earlier commands remain."""
 
     def write_file(self, path: str, content: str) -> None:
-        """Put text at an absolute path inside, replacing what is there."""
+        """Create or replace the file at an absolute path inside."""
 
     def kill_background(self) -> None:
-        """End what earlier commands left running."""
+        """Kill the processes that earlier commands left running."""
 
     def resource_usage(self) -> ResourceUsage:
-        """So far; also answered after the sandbox has died."""
+        """Usage so far. Does not raise when the sandbox is gone."""
 
     def close(self) -> None:
-        """End every process of the sandbox and reap it; repeatable."""
+        """Kill every process of the sandbox and reap it; repeatable."""

@@ -1,7 +1,9 @@
-"""Loop devices that Apptainer left attached: one killed between attaching an image and configuring the device leaves it so.
+"""Detachment of loop devices that killed sandbox starts left attached.
 
-Invariant: only a device of an image in our folder is let go, and only when it was found unconfigured twice, a sweep apart: a
-start that is under way is in that state for a millisecond. (A device that is in use would go on until its last user is gone.)
+Apptainer attaches an image to a loop device and then configures the device. A start that is killed between the two
+leaves the device attached.
+Invariant: only devices of images in the server's folder are detached, and only after two sweeps found them
+unconfigured: a running start is in that state for a millisecond. (A device in use stays until its last user.)
 """
 
 import fcntl
@@ -15,26 +17,26 @@ BLOCK_DEVICES = Path("/sys/block")
 
 
 class LoopDeviceSweeper:
-    """`images`: the folder whose images count as ours."""
+    """Sweeps for devices of images in one folder."""
 
-    def __init__(self, images: Path):
-        self._images = images.resolve()
+    def __init__(self, image_dir: Path):
+        self._image_dir = image_dir.resolve()
         self._suspects: set[str] = set()
 
     def sweep(self) -> list[str]:
-        """Let go of what is unconfigured now and was at the last call; returns the devices' names."""
-        found = set(find_unconfigured(self._images))
-        left = sorted(found & self._suspects)
-        self._suspects = found
-        return [name for name in left if _detach(name)]
+        """Detach the devices that are unconfigured now and were so at the last sweep. Returns their names."""
+        unconfigured = set(find_unconfigured(self._image_dir))
+        stale = sorted(unconfigured & self._suspects)
+        self._suspects = unconfigured
+        return [name for name in stale if _detach(name)]
 
 
-def find_unconfigured(images: Path) -> list[str]:
-    """Devices of images in that folder (resolved) that lack the offset and the `autoclear` that Apptainer sets on every one it uses."""
+def find_unconfigured(image_dir: Path) -> list[str]:
+    """Devices of images in that folder (resolved) without the offset and `autoclear` that Apptainer sets on each."""
     return [
         loop.parent.name
         for loop in BLOCK_DEVICES.glob("loop*/loop")
-        if images in Path(_read(loop / "backing_file")).parents
+        if image_dir in Path(_read(loop / "backing_file")).parents
         and _read(loop / "autoclear") == _read(loop / "offset") == "0"
     ]
 
@@ -53,8 +55,8 @@ def _detach(name: str) -> bool:
             fcntl.ioctl(device, LOOP_CLR_FD)
         finally:
             os.close(device)
-    except OSError as refused:
-        log.warning("/dev/%s is left attached to an image and cannot be let go: %s", name, refused)
+    except OSError as error:
+        log.warning("/dev/%s stays attached to an image, because it cannot be detached: %s", name, error)
         return False
-    log.warning("/dev/%s was left attached by a sandbox start that was killed; let go", name)
+    log.warning("detached /dev/%s, which a killed sandbox start had left attached", name)
     return True

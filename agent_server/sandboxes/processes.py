@@ -1,42 +1,50 @@
-"""Reading and ending process trees by what /proc says, without waiting on anybody's pipe.
+"""Process trees on the host, read from /proc and killed.
 
-Invariant: only processes below a root that the caller owns are ever signalled.
+Invariant: only processes below a root that the caller owns are signalled.
 """
 
 import ctypes
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PR_SET_CHILD_SUBREAPER = 36
+ENDED_STATES = "ZX"  # zombie, dead
+KILL_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc: `start_ticks` since boot tells a process from a later one with the same pid."""
+    """Entry of /proc. `start_ticks` since boot distinguishes a process from a later one with the same pid."""
 
     pid: int
     parent: int
     state: str
     start_ticks: int
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs; a zombie does not."""
+        return self.state not in ENDED_STATES
+
 
 def read_process(pid: int) -> Process | None:
-    """The process, or None where there is none with that pid."""
+    """The process with that pid, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             text = stat.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command's name stands in parentheses and may itself hold any character.
+    # The command's name stands in parentheses and may contain any character.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
 def namespace_pid(pid: int) -> int | None:
-    """The number by which the process knows itself: that of its innermost PID namespace. None where there is none with that pid."""
+    """The process's pid in its innermost PID namespace, or None where there is no such process."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             return next(int(line.split()[-1]) for line in status if line.startswith(b"NSpid:"))
@@ -45,7 +53,7 @@ def namespace_pid(pid: int) -> int | None:
 
 
 def descendants(root: int) -> list[Process]:
-    """Every live process below `root`, in no given order. An orphan inside a PID namespace hangs on that namespace's init."""
+    """All processes below `root`, in any order, zombies included. Orphans in a PID namespace are below its init."""
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read_process(int(name))):
@@ -59,21 +67,21 @@ def descendants(root: int) -> list[Process]:
 
 
 def ticks_now() -> int:
-    """Now, in the unit of `start_ticks`. /proc counts in boot time, suspends included."""
+    """Current time in the unit of `start_ticks`. /proc counts in boot time, suspends included."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * CLOCK_TICKS_PER_S)
 
 
-def kill_started_since(root: int, since_ticks: int, spare: frozenset[int]) -> None:
-    """SIGKILL all below `root` that started at or after `since_ticks`, again and again until none is left.
+def kill_started_since(root: int, start_ticks: int, protected: frozenset[int]) -> None:
+    """SIGKILL the processes below `root` that started at `start_ticks` or later, except those with `protected` pids.
 
-    A fork bomb forks between two looks, so one pass is not enough; killing the youngest generation converges because
-    a killed parent forks no more.
+    A fork bomb forks between two scans, so the kill repeats until no process is left. It converges, because a killed
+    parent does not fork any more.
     """
-    for _ in range(50):
+    for _ in range(KILL_ROUNDS):
         targets = [
-            p.pid
-            for p in descendants(root)
-            if p.start_ticks >= since_ticks and p.pid not in spare and p.state not in "ZX"
+            process.pid
+            for process in descendants(root)
+            if process.start_ticks >= start_ticks and process.pid not in protected and process.is_alive
         ]
         if not targets:
             return
@@ -83,11 +91,9 @@ def kill_started_since(root: int, since_ticks: int, spare: frozenset[int]) -> No
 
 
 def kill(pid: int) -> None:
-    """SIGKILL; a process that is gone already is fine."""
-    try:
+    """Send SIGKILL. A process that is gone is no error."""
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def become_subreaper() -> None:
@@ -96,7 +102,7 @@ def become_subreaper() -> None:
 
 
 def reap_orphans() -> None:
-    """Wait for every ended child that no Popen waits for any more. For a subreaper, once its own children are closed."""
+    """Reap every ended child. Only for a subreaper whose own children (Popen) are closed."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

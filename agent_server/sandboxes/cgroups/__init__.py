@@ -1,1 +1,1 @@
-"""Control groups (v2) of sandboxes."""
+"""Cgroups (v2) of sandboxes."""

@@ -1,7 +1,8 @@
-"""A cgroup v2 for each sandbox, where one can be had (delegation.py): the kernel holds memory, swap and tasks, and counts what it did.
+"""Cgroup (v2) of one sandbox: the kernel limits its memory, swap and tasks, and counts the limits it enforced.
 
-Its name says whose it is, so that the next server finds what a killed one left: the work directory's OWNER, session, attempt.
-Invariant: a sandbox that gets none runs without, and the watchdog alone keeps its limits.
+The name contains the owner (the work directory's hash), session and attempt, so that the next server finds the cgroups
+of a killed one.
+Invariant: without a delegated cgroup (delegation.py) a sandbox runs all the same, limited by its watchdog alone.
 """
 
 import hashlib
@@ -15,88 +16,97 @@ from pathlib import Path
 from agent_server.sandboxes.cgroups.delegation import find_delegated_cgroup
 
 log = logging.getLogger(__name__)
-GONE_WITHIN_S = 2.0
-ENTER = 'echo $$ >"$0" && exec "$@"'  # before the program runs, so nothing that it forks can be outside
+REMOVE_TIMEOUT_S = 2.0
+ENTER_SCRIPT = 'echo $$ >"$0" && exec "$@"'
 
 
 class Cgroup:
-    """Of one sandbox."""
+    """One sandbox's cgroup."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._seen = {"memory": 0, "processes": 0}
+        self._last_counts = {"memory": 0, "processes": 0}
 
     @classmethod
-    def make(cls, scratch: Path, *, memory_bytes: int, tasks: int) -> "Cgroup | None":
-        """For the sandbox of that scratch folder; `tasks` are processes and threads. None where there is no room."""
-        if (room := find_delegated_cgroup()) is None:
+    def create(cls, scratch: Path, *, memory_bytes: int, tasks: int) -> "Cgroup | None":
+        """Create a cgroup for the sandbox of that scratch folder, or None where that is not possible.
+
+        `tasks`: limit of processes and threads together.
+        """
+        if (parent := find_delegated_cgroup()) is None:
             return None
         try:
-            made = cls(Path(tempfile.mkdtemp(prefix=f"{_prefix(scratch.parent)}{scratch.name}.", dir=room)))
-        except OSError as refused:
-            log.warning("a sandbox runs without a cgroup: %s", refused)
+            prefix = f"{_owner_prefix(scratch.parent)}{scratch.name}."
+            cgroup = cls(Path(tempfile.mkdtemp(prefix=prefix, dir=parent)))
+        except OSError as error:
+            log.warning("a sandbox runs without a cgroup: %s", error)
             return None
         try:
-            (made.folder / "memory.max").write_text(str(memory_bytes))
-            (made.folder / "pids.max").write_text(str(tasks))
-            with suppress(PermissionError):  # a kernel that does not count swap has no such file, and none can be made
-                (made.folder / "memory.swap.max").write_text("0")
-            return made
-        except OSError as refused:
-            log.warning("a sandbox runs without a cgroup: %s", refused)
-            made.remove()
+            (cgroup.folder / "memory.max").write_text(str(memory_bytes))
+            (cgroup.folder / "pids.max").write_text(str(tasks))
+            with suppress(PermissionError):  # kernels that do not count swap lack the file, and it cannot be created
+                (cgroup.folder / "memory.swap.max").write_text("0")
+            return cgroup
+        except OSError as error:
+            log.warning("a sandbox runs without a cgroup: %s", error)
+            cgroup.remove()
             return None
 
-    def entering(self, argv: list[str]) -> list[str]:
-        """The same program, under the same pid, in this cgroup from its start. It does not run where it cannot be."""
-        return ["/bin/sh", "-c", ENTER, str(self.folder / "cgroup.procs"), *argv]
+    def wrap_command(self, argv: list[str]) -> list[str]:
+        """Command that enters the cgroup and then becomes `argv`, with the same pid.
 
-    def exceeded(self) -> str:
-        """The limit that the kernel enforced since the last call, or ""."""
-        seen, self._seen = self._seen, self._count()
-        return next((limit for limit, times in self._seen.items() if times > seen[limit]), "")
+        The program starts inside, so that nothing it forks can be outside. It does not start if entering fails.
+        """
+        return ["/bin/sh", "-c", ENTER_SCRIPT, str(self.folder / "cgroup.procs"), *argv]
+
+    def take_limit_event(self) -> str:
+        """The limit (`memory`, `processes`) that the kernel enforced since the last call, or ""."""
+        last, self._last_counts = self._last_counts, self._read_counts()
+        return next((limit for limit, count in self._last_counts.items() if count > last[limit]), "")
 
     def remove(self) -> None:
-        """End what is in it and let go of it; repeatable."""
+        """Kill the processes inside and remove the cgroup; repeatable."""
         _remove(self.folder)
 
-    def _count(self) -> dict[str, int]:
+    def _read_counts(self) -> dict[str, int]:
+        """Number of times that the kernel enforced each limit."""
         try:
-            memory, tasks = _numbers(self.folder / "memory.events"), _numbers(self.folder / "pids.events")
+            memory, tasks = _read_counters(self.folder / "memory.events"), _read_counters(self.folder / "pids.events")
         except OSError:
-            return self._seen  # it is gone
-        # `oom_kill` alone also counts those killed because the whole machine was out of memory, which is no limit of ours.
+            return self._last_counts  # the cgroup is gone
+        # `oom_kill` alone also counts kills for lack of memory on the whole machine, which is not the sandbox's limit.
         return {"memory": min(memory["oom"], memory["oom_kill"]), "processes": tasks["max"]}
 
 
-def remove_cgroups(scratch_dir: Path, is_left: Callable[[str], bool]) -> None:
-    """Remove the cgroups of sandboxes whose scratch folder there, by its name, `is_left` over."""
-    prefix = _prefix(scratch_dir)
-    for folder in find_delegated_cgroup().glob(f"{prefix}*") if find_delegated_cgroup() else ():
-        if is_left(folder.name.removeprefix(prefix).rpartition(".")[0]):
+def remove_cgroups(scratch_dir: Path, is_orphaned: Callable[[str], bool]) -> None:
+    """Remove the cgroups of this owner's sandboxes whose scratch folder's name (`SESSION.ATTEMPT`) `is_orphaned`."""
+    if (parent := find_delegated_cgroup()) is None:
+        return
+    prefix = _owner_prefix(scratch_dir)
+    for folder in parent.glob(f"{prefix}*"):
+        if is_orphaned(folder.name.removeprefix(prefix).rpartition(".")[0]):
             _remove(folder)
 
 
-def _prefix(scratch_dir: Path) -> str:
+def _owner_prefix(scratch_dir: Path) -> str:
     return f"sandbox.{hashlib.sha256(str(scratch_dir.resolve()).encode()).hexdigest()[:12]}."
 
 
 def _remove(folder: Path) -> None:
-    deadline = time.monotonic() + GONE_WITHIN_S
-    with suppress(
-        OSError
-    ):  # it is gone, or Linux is older than 5.14; what ends the sandbox's processes does not rest on it
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
+    # Fails where the cgroup is gone, and before Linux 5.14. The sandbox's processes are killed without it, too.
+    with suppress(OSError):
         (folder / "cgroup.kill").write_text("1")
     while True:
         try:
             return folder.rmdir()
         except FileNotFoundError:
             return
-        except OSError as refused:
+        except OSError as error:
             if time.monotonic() > deadline:
-                return log.error("the cgroup %s cannot be removed: %s", folder, refused)
+                return log.error("the cgroup %s cannot be removed: %s", folder, error)
             time.sleep(0.002)
 
 
-def _numbers(file: Path) -> dict[str, int]:
-    return {name: int(number) for name, number in (line.split() for line in file.read_text().splitlines())}
+def _read_counters(file: Path) -> dict[str, int]:
+    return {name: int(count) for name, count in (line.split() for line in file.read_text().splitlines())}

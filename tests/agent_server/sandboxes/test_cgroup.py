@@ -18,7 +18,7 @@ from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.cgroups import cgroup, delegation
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
-from agent_server.sandboxes.cgroups.delegation import LEAF
+from agent_server.sandboxes.cgroups.delegation import SERVER_CGROUP
 from agent_server.sandboxes.limits import THREADS_PER_PROCESS, Limits
 from agent_server.sandboxes.orphans import reclaim_orphans
 from agent_server.sandboxes.processes import descendants, read_process
@@ -44,7 +44,7 @@ class Kernel:
         (self.service / "cgroup.subtree_control").write_text("\n")
         self.mount("/")
         self.put_us("/system/agents")
-        monkeypatch.setattr(delegation, "PROC", self.proc)
+        monkeypatch.setattr(delegation, "PROC_SELF", self.proc)
         monkeypatch.setattr(Path, "rmdir", lambda folder: self._rmdir(folder))
 
     def mount(self, root: str) -> None:
@@ -59,7 +59,7 @@ class Kernel:
     def settled(self) -> None:
         delegation.set_up_delegation()
         (self.service / "cgroup.subtree_control").write_text("memory pids\n")
-        self.put_us(f"/system/agents/{LEAF}")
+        self.put_us(f"/system/agents/{SERVER_CGROUP}")
 
     def tree(self) -> dict[str, str]:
         return {
@@ -73,7 +73,7 @@ class Kernel:
         processes = folder / "cgroup.procs"
         if (
             any(_lives(int(pid)) for pid in (processes.read_text().split() if processes.exists() else []))
-            and folder.name != LEAF
+            and folder.name != SERVER_CGROUP
         ):
             raise OSError(errno.EBUSY, "Device or resource busy", str(folder))
         self.removed.append({file.name: file.read_text() for file in folder.iterdir()})
@@ -92,7 +92,7 @@ def enforce(folder: Path, file: str, text: str) -> None:
 
 
 def make(scratch: Path) -> Cgroup | None:
-    return Cgroup.make(scratch, memory_bytes=LIMITS.memory_bytes, tasks=LIMITS.tasks)
+    return Cgroup.create(scratch, memory_bytes=LIMITS.memory_bytes, tasks=LIMITS.tasks)
 
 
 @pytest.fixture
@@ -126,14 +126,14 @@ def made(kernel, tmp_path):
 def test_the_server_moves_aside_and_opens_the_controllers(kernel):
     assert delegation.find_delegated_cgroup() is None
     assert delegation.set_up_delegation() == kernel.service
-    assert (kernel.service / LEAF / "cgroup.procs").read_text() == str(os.getpid())
+    assert (kernel.service / SERVER_CGROUP / "cgroup.procs").read_text() == str(os.getpid())
     assert (kernel.service / "cgroup.subtree_control").read_text() == "+memory +pids"
 
 
 @pytest.mark.parametrize(("root", "ours"), [("/", "/system/agents"), ("/docker/x", "/docker/x/system/agents")])
 def test_a_started_process_finds_the_room_beside_its_leaf(kernel, root, ours):
     kernel.mount(root)
-    kernel.put_us(f"{ours}/{LEAF}")
+    kernel.put_us(f"{ours}/{SERVER_CGROUP}")
     (kernel.service / "cgroup.subtree_control").write_text("cpu memory pids\n")
     assert delegation.find_delegated_cgroup() == kernel.service
     before = kernel.tree()
@@ -203,7 +203,7 @@ def test_refused_we_move_back(kernel):
 
 @pytest.mark.parametrize("control", ["", "memory", "cpu pids"])
 def test_a_leaf_whose_siblings_are_not_limited_is_no_room(kernel, control):
-    kernel.put_us(f"/system/agents/{LEAF}")
+    kernel.put_us(f"/system/agents/{SERVER_CGROUP}")
     (kernel.service / "cgroup.subtree_control").write_text(control)
     assert delegation.find_delegated_cgroup() is None
 
@@ -221,7 +221,7 @@ def another_user():
 def test_a_hierarchy_that_is_not_ours_to_write_stays_as_it_is(kernel, another_user):
     before = kernel.tree()
     assert delegation.set_up_delegation() is None
-    assert kernel.tree() == before and f"system/agents/{LEAF}" not in before
+    assert kernel.tree() == before and f"system/agents/{SERVER_CGROUP}" not in before
 
 
 def test_room_that_is_not_ours_to_write_is_none(settled_kernel, another_user):
@@ -249,7 +249,7 @@ def test_a_cgroup_without_its_limits_is_given_up(kernel, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(Path, "write_text", refuse)
     assert make(tmp_path / "s.1") is None
-    assert [path.name for path in kernel.service.iterdir() if path.is_dir()] == [LEAF]
+    assert [path.name for path in kernel.service.iterdir() if path.is_dir()] == [SERVER_CGROUP]
 
 
 def test_a_kernel_that_does_not_count_swap_will_do(kernel, tmp_path, monkeypatch):
@@ -266,28 +266,28 @@ def test_a_kernel_that_does_not_count_swap_will_do(kernel, tmp_path, monkeypatch
 
 
 def test_what_the_kernel_did_between_two_looks(made):
-    assert made.exceeded() == ""
+    assert made.take_limit_event() == ""
     enforce(made.folder, "memory.events", "oom 2\noom_kill 1\n")
-    assert (made.exceeded(), made.exceeded()) == ("memory", "")
+    assert (made.take_limit_event(), made.take_limit_event()) == ("memory", "")
     enforce(made.folder, "pids.events", "max 7\n")
-    assert (made.exceeded(), made.exceeded()) == ("processes", "")
+    assert (made.take_limit_event(), made.take_limit_event()) == ("processes", "")
     enforce(made.folder, "memory.events", "oom 3\noom_kill 2\n")
-    assert (made.exceeded(), made.exceeded()) == ("memory", "")
+    assert (made.take_limit_event(), made.take_limit_event()) == ("memory", "")
 
 
 def test_a_kill_for_lack_of_memory_on_the_whole_machine_is_no_limit(made):
     enforce(made.folder, "memory.events", "oom 0\noom_kill 1\n")
-    assert made.exceeded() == ""
+    assert made.take_limit_event() == ""
 
 
 def test_a_cgroup_that_is_gone_says_nothing(made):
     made.remove()
-    assert made.exceeded() == ""
+    assert made.take_limit_event() == ""
     made.remove()
 
 
 def test_removal_ends_what_is_inside_and_waits_for_it(kernel, made):
-    with subprocess.Popen(made.entering(["sleep", "60"])) as inside:
+    with subprocess.Popen(made.wrap_command(["sleep", "60"])) as inside:
         eventually(lambda: (made.folder / "cgroup.procs").exists(), what="the process is in")
         assert (made.folder / "cgroup.procs").read_text() == f"{inside.pid}\n"
         removing = threading.Thread(target=made.remove)
@@ -301,7 +301,7 @@ def test_removal_ends_what_is_inside_and_waits_for_it(kernel, made):
 
 
 def test_a_cgroup_that_cannot_be_removed_is_left(made, monkeypatch, caplog):
-    monkeypatch.setattr(cgroup, "GONE_WITHIN_S", 0.05)
+    monkeypatch.setattr(cgroup, "REMOVE_TIMEOUT_S", 0.05)
     (made.folder / "cgroup.procs").write_text(str(os.getpid()))
     made.remove()
     assert made.folder.exists() and "cannot be removed" in caplog.text
@@ -321,7 +321,7 @@ def test_a_dead_servers_cgroups_are_removed_and_no_others(kernel, tmp_path):
     )
     reclaim_orphans(ours, {"active.2"})
     assert [made.folder.exists() for made in (left, active, another)] == [False, True, True]
-    assert (kernel.service / LEAF).exists()
+    assert (kernel.service / SERVER_CGROUP).exists()
 
 
 # --- a whole sandbox ----------------------------------------------------------------------------------------------------
@@ -387,17 +387,17 @@ def test_what_the_kernel_stopped_ends_the_command(start, file, text, limit):
 
 
 def test_a_command_that_ends_before_the_next_look_is_told_too(start, monkeypatch):
-    monkeypatch.setattr("agent_server.sandboxes.watchdog.LOOK_S", 600.0)
+    monkeypatch.setattr("agent_server.sandboxes.watchdog.CHECK_INTERVAL_S", 600.0)
     sandbox, folder = start()
     run(sandbox, "true")
-    ending = sandbox._run_unwatched
+    ending = sandbox._run_command
 
     def killed_by_kernel(*arguments):
         result = ending(*arguments)
         enforce(folder, "memory.events", "oom 1\noom_kill 1\n")
         return result
 
-    monkeypatch.setattr(sandbox, "_run_unwatched", killed_by_kernel)
+    monkeypatch.setattr(sandbox, "_run_command", killed_by_kernel)
     assert run(sandbox, "exit 1").limit == "memory"
     monkeypatch.undo()
     assert run(sandbox, "exit 1").limit == ""

@@ -172,7 +172,7 @@ def test_what_a_command_left_running_is_watched_too(start, program):
 
 
 def test_what_cannot_be_ended_alone_ends_with_its_sandbox(start, monkeypatch):
-    monkeypatch.setattr("agent_server.sandboxes.procfs.SandboxProcfs.end_processes", lambda self, within_s: False)
+    monkeypatch.setattr("agent_server.sandboxes.procfs.SandboxProcfs.kill_processes", lambda self, timeout_s: False)
     sandbox = start()
     with pytest.raises(SandboxLimitExceeded, match="processes"):
         run(sandbox, FORK_BOMB)

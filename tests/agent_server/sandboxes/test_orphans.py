@@ -13,7 +13,7 @@ import pytest
 from agent_server.config import Settings
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.loop_devices import LoopDeviceSweeper
-from agent_server.sandboxes.orphans import LABEL, LINK_PREFIX, STALE_LINK_S, reclaim_orphans, remove_stale_links
+from agent_server.sandboxes.orphans import LINK_PREFIX, RECORD_FILE, STALE_LINK_S, reclaim_orphans, remove_stale_links
 from agent_server.sandboxes.processes import descendants, kill, read_process
 from tests.agent_server.conftest import DEMO, FIX, eventually
 from tests.agent_server.test_recovery import kill_server
@@ -85,11 +85,11 @@ def test_only_what_is_ours_and_not_active_is_ended(tmp_path, start):
 def test_a_label_that_does_not_fit_kills_nobody(tmp_path, start, label):
     ours = settings_for(tmp_path / "ours")
     sandbox = start(tmp_path / "elsewhere")
-    true = json.loads((tmp_path / "elsewhere" / LABEL).read_text())
+    true = json.loads((tmp_path / "elsewhere" / RECORD_FILE).read_text())
     folder = ours.scratch_dir / "left.1"
     folder.mkdir(parents=True)
     pid, ticks = true["processes"][0]
-    (folder / LABEL).write_text(
+    (folder / RECORD_FILE).write_text(
         label.replace("PID", str(pid)).replace("TICKS", str(ticks)).replace("BOOT", true["boot"])
     )
     assert reclaim_orphans(ours, set()) == ["left.1"]
@@ -108,7 +108,7 @@ def test_server_and_worker_killed_and_the_next_server_cleans_up(own_server, mode
     )
     time.sleep(0.3)
     worker = server.worker(orphaned)
-    label = json.loads((server.work_dir / "scratch" / f"{orphaned}.1" / LABEL).read_text())
+    label = json.loads((server.work_dir / "scratch" / f"{orphaned}.1" / RECORD_FILE).read_text())
     left = [pid for pid, _ in label["processes"]]
     (watchdog,) = [
         pid for pid in server.session_processes(worker) if read_process(pid).parent == worker and pid not in left

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent_server.sandboxes import apptainer, shell
+from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import ImageCorrupt, ImageMissing, InvalidRequest, SandboxDied, SandboxStartFailed
@@ -104,7 +104,7 @@ def test_a_timeout_spares_what_an_earlier_command_started(sandbox):
 
 
 def test_too_much_output_ends_the_command(sandbox, monkeypatch):
-    monkeypatch.setattr(shell, "OUTPUT_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(shell_output, "OUTPUT_LIMIT_BYTES", 100_000)
     result = run(sandbox, "echo first; yes")
     assert result.limit == "output" and result.output.startswith("first\n") and "bytes left out" in result.output
     assert len(result.output) < 101_000
