@@ -46,8 +46,8 @@ def calls_table() -> str:
     rows = []
     for operation in OPERATIONS:
         described = operation.describe()
-        answers = ", ".join(map(str, operation.answers))
-        errors = ", ".join(status for status in described["responses"] if int(status) not in operation.answers)
+        answers = ", ".join(map(str, operation.responses))
+        errors = ", ".join(status for status in described["responses"] if int(status) not in operation.responses)
         token = "no" if operation.open else "yes"
         rows.append((f"`{operation.method.upper()} {operation.path}`", operation.summary, answers, errors, token))
     return _table(("call", "meaning", "success", "errors", "token"), rows)

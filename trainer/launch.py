@@ -26,8 +26,8 @@ from trainer.run_dir import RunDir
 from trainer.services.service import require_free_port
 
 
-class Startable(Protocol):
-    """A process of the run, as `trainer.services.service.Service` and `trainer.engines.vllm.VllmEngine` are."""
+class ChildServer(Protocol):
+    """A server process of the run: `trainer.services.service.Service` or `trainer.engines.vllm.VllmEngine`."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -62,14 +62,14 @@ def _prepare(
     run_dir: RunDir,
     display: Display,
     interrupts: Interrupts,
-    start: Callable[[Startable], None],
+    start: Callable[[ChildServer], None],
 ) -> Loop:
     """Start every component with `start`. Returns the loop once all of them are ready."""
     model = resume.weights if resume else config.model.path
     logs, token = run_dir.path / "logs", secrets.token_hex(16)
     engine = build.engine(config, model, logs / "vllm.log")
     gateway = build.gateway(config, model, engine.url, token, logs / "gateway.log")
-    services: list[Startable] = [engine, gateway]
+    services: list[ChildServer] = [engine, gateway]
     if config.agent_server.url is None:
         work_dir = run_dir.path / "agent_server"
         services.append(build.agent_server(config.agent_server, work_dir, logs / "agent_server.log"))
@@ -107,11 +107,11 @@ def _prepare(
 
 
 @contextmanager
-def _stop_on_exit(interrupts: Interrupts, display: Display) -> Iterator[Callable[[Startable], None]]:
+def _stop_on_exit(interrupts: Interrupts, display: Display) -> Iterator[Callable[[ChildServer], None]]:
     """Yields `start(service)`. On exit every started service is stopped, and no signal interrupts that."""
     started = ExitStack()
 
-    def start(service: Startable) -> None:
+    def start(service: ChildServer) -> None:
         with interrupts.deferred():
             started.callback(service.stop)
             service.start()
