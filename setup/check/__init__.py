@@ -1,1 +1,1 @@
-"""Check of a node against what the agent server needs."""
+"""Checks of a node against the needs of the agent server."""

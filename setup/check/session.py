@@ -1,7 +1,8 @@
-"""One scripted session of the demo rows, end to end: an agent server of its own on a free port, real sandboxes, real grading.
+"""One scripted session of the demo rows, end to end: an own agent server on a free port, real sandboxes, real grading.
 
-Invariant: whatever happens, everything that was started has ended and every file is gone when `run_session` is done; a process or loop
-device that stays is a fault. The caller must be a subreaper, so that nothing can leave its tree.
+Invariant: when `run_session` ends, in whatever way, every process it started has ended and every file is removed. A
+process or loop device that remains is a fault. The caller must be a subreaper, so that every process stays below
+it.
 """
 
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import requests
@@ -24,13 +26,13 @@ from client.errors import StackError
 from client.wire import SessionRequest, Status
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S, SESSION_S, STOP_S, GONE_S = 120.0, 180.0, 60.0, 5.0
+READY_TIMEOUT_S, SESSION_TIMEOUT_S, STOP_TIMEOUT_S, EXIT_TIMEOUT_S = 120.0, 180.0, 60.0, 5.0
 BUILD_DEMO = "bash setup/demo/image.sh .venv/bin/python ${SWE_RL_CACHE:-.cache}/demo as root"
-LOOK_ABOVE = "see the FAILs and warnings above; with none, the server's own words stand here"
+SEE_ABOVE = "see the FAILs and warnings above, then the server's messages in this line"
 
 
 class SessionFault(Exception):
-    """What went wrong; `remedy` is what to do."""
+    """The session failed. `remedy` is the action for the user."""
 
     def __init__(self, found: str, remedy: str):
         super().__init__(found)
@@ -38,14 +40,15 @@ class SessionFault(Exception):
 
 
 def run_session(demo: Path) -> str:
-    """What was seen, when all is well: a session of the first training row whose model undoes the row's bug earned 1. Raises SessionFault."""
+    """Run a session of the first training row, with a model that undoes the row's bug. Returns a summary of the
+    successful session. Raises SessionFault."""
     try:
         catalog = Catalog(demo / "tasks")
         row, _, task = catalog.get_row("train", catalog.ids("train")[0])
-    except StackError as missing:
-        raise SessionFault(f"the demo's rows are not there: {missing}", BUILD_DEMO) from missing
+    except StackError as error:
+        raise SessionFault(f"the demo's rows cannot be read: {error}", BUILD_DEMO) from error
     fix = f"git apply -R <<'END'\n{row['patch'].rstrip()}\nEND"
-    began = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="swe-rl-check-") as folder, serving_model("127.0.0.1") as model:
         server, url, log = _start(Path(folder), demo)
         try:
@@ -61,28 +64,27 @@ def run_session(demo: Path) -> str:
                 api_key=name,
                 task_id=task.task_id,
             )
-            view = client.wait(client.create(request), timeout_s=SESSION_S)
-        except (StackError, TimeoutError) as failed:
-            raise SessionFault(f"{failed}; the server said: {_end_of(log)}", LOOK_ABOVE) from failed
+            view = client.wait(client.create(request), timeout_s=SESSION_TIMEOUT_S)
+        except (StackError, TimeoutError) as error:
+            raise SessionFault(f"{error}; the server's log ends with: {_tail(log)}", SEE_ABOVE) from error
         finally:
-            left = _stop(server)
+            remaining = _stop(server)
     if view.status is not Status.COMPLETED:
-        raise SessionFault(f"the session is {view.status}: {view.error}", LOOK_ABOVE)
+        raise SessionFault(f"the session is {view.status}: {view.error}", SEE_ABOVE)
     if view.reward != 1.0:
         raise SessionFault(
             f"the right fix of {task.task_id} earned {view.reward}, not 1 ({view.agent_exit_status})",
-            f"build the demo anew: rm -r {demo}, then {BUILD_DEMO}",
+            f"build the demo again: rm -r {demo}, then {BUILD_DEMO}",
         )
-    left += [f"/dev/{device}" for device in find_unconfigured((demo / "images").resolve())]
-    if left:
-        raise SessionFault(
-            f"reward 1, but this outlived the server and was ended or is still there: {', '.join(left)}", LOOK_ABOVE
-        )
-    return f"{task.task_id}: {view.n_calls} model calls, reward {view.reward:g}, all stopped, in {time.monotonic() - began:.1f} s"
+    remaining += [f"/dev/{device}" for device in find_unconfigured((demo / "images").resolve())]
+    if remaining:
+        raise SessionFault(f"reward 1, but the server left behind: {', '.join(remaining)}", SEE_ABOVE)
+    summary = f"{task.task_id}: {view.n_calls} model calls, reward {view.reward:g}"
+    return f"{summary}, all stopped, in {time.monotonic() - started:.1f} s"
 
 
 def _start(folder: Path, demo: Path) -> tuple[subprocess.Popen, str, Path]:
-    """An agent server with its own defaults, so that a user's agent or limits do not decide how the script ends."""
+    """Start an agent server with default settings, so that the user's agent or limits do not decide the result."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -93,7 +95,7 @@ def _start(folder: Path, demo: Path) -> tuple[subprocess.Popen, str, Path]:
         "R2E_SIF_DIR": str(demo / "images"),
         "AGENT_SERVER_WORK_DIR": str(folder / "work"),
         "AGENT_SERVER_PORT": str(port),
-        "HOME": str(folder),  # gunicorn's and the agent's own folders
+        "HOME": str(folder),  # for the folders of gunicorn and the agent
         "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "agent"),
         "AGENT_SERVER_DRAIN_TIMEOUT_S": "5",
         "NO_PROXY": "127.0.0.1",
@@ -115,42 +117,42 @@ def _start(folder: Path, demo: Path) -> tuple[subprocess.Popen, str, Path]:
 
 
 def _await_ready(server: subprocess.Popen, url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_S
+    deadline = time.monotonic() + READY_TIMEOUT_S
     with requests.Session() as http:
-        http.trust_env = False  # no proxy stands between us and loopback
+        http.trust_env = False  # no proxy for loopback
         while True:
-            try:
+            with suppress(requests.RequestException):
                 if http.get(f"{url}/readyz", timeout=5).ok:
                     return
-            except requests.RequestException:
-                pass
             if server.poll() is not None:
-                raise SessionFault(f"the agent server ended with {server.returncode}: {_end_of(log)}", LOOK_ABOVE)
+                raise SessionFault(f"the agent server ended with {server.returncode}: {_tail(log)}", SEE_ABOVE)
             if time.monotonic() > deadline:
-                raise SessionFault(f"the agent server was not ready after {READY_S:g} s: {_end_of(log)}", LOOK_ABOVE)
+                raise SessionFault(
+                    f"the agent server was not ready after {READY_TIMEOUT_S:g} s: {_tail(log)}", SEE_ABOVE
+                )
             time.sleep(0.1)
 
 
 def _stop(server: subprocess.Popen) -> list[str]:
-    """End the server in its own way and, past that, everything below us. Returns what did not end by itself."""
-    left = []
+    """Stop the server, then kill every process below this one. Returns those that did not end by themselves."""
+    remaining = []
     server.terminate()
     try:
-        server.wait(STOP_S)
+        server.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        left.append(f"the server {server.pid}, {STOP_S:g} s after SIGTERM")
+        remaining.append(f"the server {server.pid}, {STOP_TIMEOUT_S:g} s after SIGTERM")
         kill(server.pid)
         server.wait()
-    for pid in living_after(GONE_S):
-        left.append(f"process {pid}")
+    for pid in living_descendants(EXIT_TIMEOUT_S):
+        remaining.append(f"process {pid}")
         kill(pid)
-    living_after(GONE_S)
-    return left
+    living_descendants(EXIT_TIMEOUT_S)
+    return remaining
 
 
-def living_after(within_s: float) -> list[int]:
-    """The processes below us that have not ended within that time; orphans that have are reaped."""
-    deadline = time.monotonic() + within_s
+def living_descendants(timeout_s: float) -> list[int]:
+    """Return the pids below this process that have not ended within the timeout. Ended orphans are reaped."""
+    deadline = time.monotonic() + timeout_s
     while True:
         reap_orphans()
         living = [process.pid for process in descendants(os.getpid()) if process.state not in "ZX"]
@@ -159,5 +161,5 @@ def living_after(within_s: float) -> list[int]:
         time.sleep(0.05)
 
 
-def _end_of(log: Path) -> str:
-    return " ".join(log.read_text(errors="replace").split())[-600:] or "(nothing)"
+def _tail(log: Path) -> str:
+    return " ".join(log.read_text(errors="replace").split())[-600:] or "(empty)"

@@ -1,1 +1,1 @@
-"""The functions behind the demo tasks, one table a split. `setup.demo.tasks` turns them into a repository and rows."""
+"""The demo: a small repository with bugs as tasks, its image, and a warm-started model."""

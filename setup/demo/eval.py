@@ -1,4 +1,4 @@
-"""20 held-out functions, four of each kind. No function of another split is among them."""
+"""20 held-out demo functions, four of each kind. The splits share no function."""
 
 from setup.demo.function import Function
 

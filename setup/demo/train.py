@@ -1,4 +1,4 @@
-"""35 functions for reinforcement learning. No function of another split is among them."""
+"""35 demo functions for reinforcement learning. The splits share no function."""
 
 from setup.demo.function import Function
 

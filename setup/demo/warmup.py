@@ -1,4 +1,4 @@
-"""25 functions for the warm start's scripted episodes. No function of another split is among them."""
+"""25 demo functions for the scripted episodes of the warm start. The splits share no function."""
 
 from setup.demo.function import Function
 

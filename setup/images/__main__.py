@@ -1,15 +1,17 @@
 """Fetches the images that the task rows name, from their registry into R2E_SIF_DIR, for the agent server's sandboxes.
 
-Rows: R2E_DATA_PATH, the same file or folder that the agent server gets. Credentials: APPTAINER_DOCKER_USERNAME and _PASSWORD, or what
-`apptainer registry login` or `docker login` have written. Can be ended at any moment, also with kill -9; the next run goes on from there.
-Exit codes: 0 every image can be used, 1 some cannot (the table says why), 78 a person has to do something first.
-Invariant: only images that the rows name are fetched, and none that is there and whole is touched.
+The rows come from R2E_DATA_PATH, the same file or folder as the agent server's. The credentials are
+APPTAINER_DOCKER_USERNAME and _PASSWORD, or those of `apptainer registry login` or `docker login`. A run may be
+killed at any moment; the next run continues. Exit codes: 0 every image is usable, 1 some are not (the table has the
+reasons), 78 a person must act first. Invariant: only images that the rows name are fetched, and an intact image is
+never touched.
 """
 
 import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from agent_server.sandboxes.apptainer import check_image, find_apptainer
@@ -18,40 +20,39 @@ from setup.images import convert
 from setup.images.credentials import skopeo_environment
 from setup.images.fetch import Fetch
 from setup.images.folder import Folder, size_of
-from setup.images.plan import Room, gb
+from setup.images.plan import DiskLimits, gb
 from setup.images.programs import Programs
 from setup.images.registry import Registry, find_skopeo, reference
-from setup.images.report import Outcome, Report
-from setup.images.rows import AUTO, names_of
+from setup.images.report import ImageResult, Report
+from setup.images.rows import AUTO, image_names
 from setup.images.threads import for_each
 
 EXIT_CONFIG = 78
 
 
 def main() -> int:
+    """Returns the exit code."""
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        names, folder = (
-            names_of(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO)),
-            Folder(_path("R2E_SIF_DIR", "the folder for the images")),
-        )
-        folder.refuse_same_files(names)
+        names = image_names(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO))
+        folder = Folder(_path("R2E_SIF_DIR", "the folder for the images"))
+        folder.check_unique_files(names)
         if options.json and not options.json.parent.is_dir():
-            raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}; make it first")
+            raise ConfigError(f"--json {options.json}: the folder {options.json.parent} does not exist; make it first")
         if options.prune:
             return prune(folder, names, options.dry_run)
         find_apptainer()
         find_skopeo()
-        with Report(len(names)) as report, folder.held(report.say) as leftovers:
+        with Report(len(names)) as report, folder.locked(report.log) as leftovers:
             if leftovers:
-                report.say(f"removed {leftovers} half-made images of a run that was killed")
-            provide(names, folder, report, options)
-    except StackError as wrong:
-        print(f"[images] {wrong}", file=sys.stderr)
+                report.log(f"removed {leftovers} half-built images of a killed run")
+            ensure(names, folder, report, options)
+    except StackError as error:
+        _log(str(error))
         return EXIT_CONFIG
     except KeyboardInterrupt:
-        print("[images] interrupted; run this again to go on from here", file=sys.stderr)
+        _log("interrupted; run this again to continue")
         return 128 + signal.SIGINT
     print(report.table())
     if options.json:
@@ -59,79 +60,80 @@ def main() -> int:
     return report.exit_code()
 
 
-def provide(names: list[str], folder: Folder, report: Report, options: argparse.Namespace) -> None:
-    """Look at what is there, fetch the rest, and prove it if asked to."""
-    broken = look(names, folder, report, options.jobs if options.verify else 0)
-    wanted = [name for name in names if name not in report.outcomes]
+def ensure(names: list[str], folder: Folder, report: Report, options: argparse.Namespace) -> None:
+    """Make every image usable: inspect those in the folder, fetch the others, and verify the fetched ones if asked
+    to."""
+    broken = inspect(names, folder, report, options.jobs if options.verify else 0)
+    to_fetch = [name for name in names if name not in report.results]
     if options.dry_run:
-        for name in wanted:
-            report.add(Outcome(name, "to fetch", str(folder.path(name)), broken.get(name, "")))
+        for name in to_fetch:
+            report.add(ImageResult(name, "to fetch", str(folder.path(name)), broken.get(name, "")))
         return
-    programs = Programs(
-        folder.alive, skopeo_environment(os.environ, [reference(name, options.mirror) for name in wanted])
-    )
-    registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.say)
-    room = Room(None if options.disk_gb is None else round(options.disk_gb * 1e9), round(options.keep_free_gb * 1e9))
-    Fetch(folder, registry, programs, report, options.form, room, options.jobs, broken).run(wanted)
+    references = [reference(name, options.mirror) for name in to_fetch]
+    programs = Programs(folder.alive, skopeo_environment(os.environ, references))
+    registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.log)
+    budget = None if options.disk_gb is None else round(options.disk_gb * 1e9)
+    limits = DiskLimits(budget, round(options.keep_free_gb * 1e9))
+    Fetch(folder, registry, programs, report, options.form, limits, options.jobs, broken).run(to_fetch)
     if options.verify:
-        for_each(
-            [name for name in wanted if report.outcomes[name].state == "fetched"],
-            options.jobs,
-            lambda name: _prove(name, folder, report),
-        )
+        fetched = [name for name in to_fetch if report.results[name].state == "fetched"]
+        for_each(fetched, options.jobs, lambda name: verify(name, folder, report))
 
 
-def look(names: list[str], folder: Folder, report: Report, openers: int) -> dict[str, str]:
-    """Reports what is there and usable; returns the broken ones with the reason. Opens each image in a sandbox, `openers` at once,
-    unless that is 0."""
+def inspect(names: list[str], folder: Folder, report: Report, sandboxes: int) -> dict[str, str]:
+    """Report the usable images in the folder; returns the broken ones with the reason. Opens each image in a
+    sandbox, that many at once, unless `sandboxes` is 0."""
     broken: dict[str, str] = {}
 
-    def one(name: str) -> None:
+    def inspect_image(name: str) -> None:
         path = folder.path(name)
         try:
             check_image(path)
-            reason = convert.why_broken(path) if openers else ""
-        except ImageCorrupt as corrupt:
-            reason = str(corrupt)
+            reason = convert.try_image(path) if sandboxes else ""
+        except ImageCorrupt as error:
+            reason = str(error)
         if reason:
             broken[name] = reason
-            report.say(f"{name} is broken and will be fetched again: {reason}")
+            report.log(f"{name} is broken and will be fetched again: {reason}")
         else:
-            report.add(Outcome(name, "present", str(path)))
+            report.add(ImageResult(name, "present", str(path)))
 
-    for_each([name for name in names if folder.path(name).exists()], max(1, openers), one)
+    for_each([name for name in names if folder.path(name).exists()], max(1, sandboxes), inspect_image)
     return broken
 
 
+def verify(name: str, folder: Folder, report: Report) -> None:
+    """Open a fetched image in a sandbox, and report it as broken if that fails."""
+    if reason := convert.try_image(folder.path(name)):
+        report.add(ImageResult(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
+
+
 def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
-    """Shows what no row names, then removes it."""
-    with folder.held(lambda text: print(f"[images] {text}", file=sys.stderr)):
-        unnamed = [(path, size_of(path)) for path in folder.unnamed(names)]
-        for path, size in unnamed:
+    """List the images that no row names, then remove them. Returns the exit code."""
+    with folder.locked(_log):
+        images = [(path, size_of(path)) for path in folder.unreferenced(names)]
+        for path, size in images:
             print(f"{gb(size):>10}  {path}")
-        print(
-            f"{len(unnamed)} images that no row names, {gb(sum(size for _, size in unnamed))}"
-            + ("; nothing removed (--dry-run)" if dry_run else ""),
-            flush=True,
-        )
-        for path, _ in [] if dry_run else unnamed:
-            folder.discard(path)
+        total = f"{len(images)} images that no row names, {gb(sum(size for _, size in images))}"
+        print(total + ("; nothing removed (--dry-run)" if dry_run else ""), flush=True)
+        if not dry_run:
+            for path, _ in images:
+                folder.discard(path)
     return 0
 
 
-def _prove(name: str, folder: Folder, report: Report) -> None:
-    if reason := convert.why_broken(folder.path(name)):
-        report.add(Outcome(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
+def _log(text: str) -> None:
+    print(f"[images] {text}", file=sys.stderr, flush=True)
 
 
-def _path(variable: str, what: str) -> Path:
+def _path(variable: str, content: str) -> Path:
     if not (value := os.environ.get(variable)):
-        raise ConfigError(f"{variable} must be set: {what}, as the agent server gets it")
+        raise ConfigError(f"{variable} must be set to {content}; use the agent server's value")
     return Path(value)
 
 
-def _at_least(least: float, kind=float):
-    def number(text: str):
+def _at_least(least: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+    def number(text: str) -> float:
         if (value := kind(text)) < least:
             raise argparse.ArgumentTypeError(f"{text} is less than {least:g}")
         return value
@@ -147,47 +149,47 @@ def _parser() -> argparse.ArgumentParser:
         "--form",
         choices=("sif", "directory"),
         default="sif",
-        help="one file an image, or an unpacked directory: larger, starts faster. One that is there in the other form stays",
+        help="one file per image, or an unpacked directory: larger, starts faster. Images in the other form are kept",
     )
-    parser.add_argument("--jobs", type=_at_least(1, int), default=4, help="images at once (default 4)")
+    parser.add_argument("--jobs", type=_at_least(1, int), default=4, help="concurrent images (default 4)")
     parser.add_argument(
         "--attempts",
         type=_at_least(1, int),
         default=5,
-        help="at everything asked of the registry, with growing random pauses (default 5)",
+        help="attempts at each request to the registry, with growing random pauses (default 5)",
     )
     parser.add_argument(
         "--mirror",
         default="",
         metavar="HOST[/PREFIX]",
-        help="pull from there, whatever host an image's name says (none: docker.io)",
+        help="pull from this registry, in place of the host in an image's name (default: docker.io)",
     )
     parser.add_argument(
-        "--no-https", action="store_true", help="the registry speaks plain HTTP, or its certificate need not be known"
+        "--no-https", action="store_true", help="the registry uses plain HTTP or an unknown certificate"
     )
     parser.add_argument(
         "--disk-gb",
         type=_at_least(0),
         metavar="GB",
-        help="the most that R2E_SIF_DIR may take, temporary files included (default: any)",
+        help="maximum size of R2E_SIF_DIR, temporary files included (default: no limit)",
     )
     parser.add_argument(
         "--keep-free-gb",
         type=_at_least(0),
         default=5.0,
         metavar="GB",
-        help="what stays free on its file system (default 5)",
+        help="space that stays free on its file system (default 5)",
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="open every image in a sandbox and run `true`; what is broken is fetched again",
+        help="open every image in a sandbox and run `true`; broken ones are fetched again",
     )
     parser.add_argument(
-        "--prune", action="store_true", help="instead of fetching, show and then remove the images that no row names"
+        "--prune", action="store_true", help="instead of fetching, list and then remove the images that no row names"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be fetched or removed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the report, every image with state and reason")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be fetched or removed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result of every image to this file")
     return parser
 
 

@@ -1,6 +1,7 @@
-"""Several images at once: asked for, layers down, built, published; what to start next is plan.py's to say.
+"""Concurrent fetch of several images: resolve the name, download the layers, build, publish. plan.py chooses the
+next image.
 
-Invariant: every image that was asked for ends with an outcome, and a layer stays on disk while an image that needs it is known.
+Invariant: every requested image ends with a result, and a layer stays on disk while a resolved image needs it.
 """
 
 import threading
@@ -12,173 +13,173 @@ from dataclasses import dataclass, field
 from client.errors import StackError
 from setup.images import convert, plan
 from setup.images.folder import Folder, size_of
-from setup.images.plan import Form, Image, Room
+from setup.images.plan import DiskLimits, Form, Image
 from setup.images.programs import Programs
 from setup.images.registry import AccessRefused, NotInRegistry, PullLimitReached, Registry
-from setup.images.report import Outcome, Report, State
+from setup.images.report import ImageResult, Report, State
 from setup.images.threads import in_threads
 
-AHEAD = 32  # images known before they start: among them the order is chosen, and a registry that limits pulls is asked for no more in vain
-LAYERS_KEPT = 50 * 10**9  # bytes; beyond, layers that no known image needs make place
-LOOK_AGAIN_S = 0.5  # a layer of a download that goes on may be whole
+# Images resolved before they start. The order is chosen among them, and a registry with a pull limit gets few
+# needless requests.
+LOOKAHEAD = 32
+KEPT_LAYER_BYTES = 50 * 10**9  # beyond it, layers that no resolved image needs are removed
+POLL_S = 0.5  # a layer may be complete before its download command ends
 
 
 @dataclass
 class Fetch:
-    """`broken`: image name -> what is wrong with the one that is there."""
+    """`broken`: image name -> the fault of the existing image, which is to be replaced."""
 
     folder: Folder
     registry: Registry
     programs: Programs
     report: Report
     form: Form
-    room: Room
+    limits: DiskLimits
     jobs: int
     broken: dict[str, str] = field(default_factory=dict)
 
     def run(self, names: Iterable[str]) -> None:
-        """Outcomes go to the report."""
+        """Fetch the images; the results go to the report."""
         self._changed = threading.Condition()
-        self._unasked, self._asking = deque(names), 0
-        self._waiting: list[Image] = []
-        self._running: dict[Image, int] = {}  # with the bytes that it may need
+        self._unresolved, self._resolving = deque(names), 0
+        self._pending: list[Image] = []
+        self._running: dict[Image, int] = {}  # image -> bytes that it may need
         self._downloading: list[Image] = []
-        self._again_later: list[Image] = []
+        self._failed_images: list[Image] = []  # whose layers the next run can use
         self._used_by: Counter[str] = Counter()
-        # Walking through unpacked images takes long, and only a budget asks for it.
-        self._used = sum(map(size_of, self.folder.images())) if self.room.budget is not None else 0
-        in_threads(min(self.jobs, len(self._unasked)), self._work)
-        self._keep_only(self._again_later)
+        # Only a budget needs it: walking through unpacked images takes long.
+        self._used = sum(map(size_of, self.folder.images())) if self.limits.budget is not None else 0
+        in_threads(min(self.jobs, len(self._unresolved)), self._work)
+        self._keep_only(self._failed_images)
 
     def _work(self) -> None:
         while step := self._next_step():
             if isinstance(step, str):
-                self._ask(step)
+                self._resolve(step)
             else:
                 self._fetch(step)
 
     def _next_step(self) -> Image | str | None:
-        """An image to fetch, as soon as one may start; else a name to ask the registry for; None at the end."""
+        """Return an image to fetch if one may start, else a name to resolve; None at the end."""
         with self._changed:
-            while self._unasked or self._asking or self._waiting:
+            while self._unresolved or self._resolving or self._pending:
                 stored = self.folder.stored()
-                if image := plan.next_to_start(self._waiting, self._downloading, stored):
-                    if not (lacking := self._lacking(image, stored)):
+                if image := plan.next_to_start(self._pending, self._downloading, stored):
+                    if not (error := self._space_error(image, stored)):
                         return self._started(image, stored)
-                    if not self._running:  # nobody is going to free anything
-                        self._give_up("no room", lacking)
+                    if not self._running:  # no running fetch will free any space
+                        self._fail_pending("no room", error)
                         continue
-                elif self._unasked and len(self._waiting) + self._asking < AHEAD:
-                    self._asking += 1
-                    return self._unasked.popleft()
-                self._changed.wait(LOOK_AGAIN_S)
+                elif self._unresolved and len(self._pending) + self._resolving < LOOKAHEAD:
+                    self._resolving += 1
+                    return self._unresolved.popleft()
+                self._changed.wait(POLL_S)
             return None
 
     def _started(self, image: Image, stored: dict[str, int]) -> Image:
-        self._waiting.remove(image)
+        self._pending.remove(image)
         self._downloading.append(image)
         self._running[image] = plan.bytes_needed(image, stored, self.form)
         return image
 
-    def _lacking(self, image: Image, stored: dict[str, int]) -> str:
-        """What stands against starting it; first the layers that nobody is known to need go."""
+    def _space_error(self, image: Image, stored: dict[str, int]) -> str:
+        """Return why the image does not fit on the disk, "" if it does. Removes layers that no image needs first."""
 
-        def lacking() -> str:
-            need = plan.bytes_needed(image, stored, self.form)
-            return plan.lacking(
-                need, sum(self._running.values()), self._used + sum(stored.values()), self.folder.free(), self.room
-            )
+        def error() -> str:
+            needed, reserved = plan.bytes_needed(image, stored, self.form), sum(self._running.values())
+            used = self._used + sum(stored.values())
+            return plan.space_error(needed, reserved, used, self.folder.free(), self.limits)
 
-        if lacking():
+        if error():
             if self._running:
-                self.folder.forget_blobs(plan.to_evict(stored, self._used_by, self._known(), limit=0))
+                self.folder.remove_blobs(plan.to_evict(stored, self._used_by, self._resolved(), limit=0))
             else:
-                self._keep_only(self._known())
+                self._keep_only(self._resolved())
             stored = self.folder.stored()
-        return lacking()
+        return error()
 
-    def _known(self) -> list[Image]:
-        return [*self._waiting, *self._running, *self._again_later]
+    def _resolved(self) -> list[Image]:
+        return [*self._pending, *self._running, *self._failed_images]
 
     def _keep_only(self, images: list[Image]) -> None:
-        """Only while nothing runs: small blobs that no list of layers names go too, and what an earlier run has left."""
-        self.folder.forget_blobs(self.folder.stored().keys() - {digest for image in images for digest in image.layers})
+        """Remove all blobs that are no layers of these images: also configurations, and leftovers of an earlier
+        run. Only while no fetch runs."""
+        self.folder.remove_blobs(self.folder.stored().keys() - {digest for image in images for digest in image.layers})
 
-    def _ask(self, name: str) -> None:
+    def _resolve(self, name: str) -> None:
         try:
-            image = self.registry.image(name)
-        except StackError as fault:
+            image = self.registry.resolve(name)
+        except StackError as error:
             image = None
-            self._failed(name, fault)
+            self._fail(name, error)
         with self._changed:
-            self._asking -= 1
-            self._waiting += [image] if image else []
+            self._resolving -= 1
+            self._pending += [image] if image else []
             self._changed.notify_all()
 
     def _fetch(self, image: Image) -> None:
         try:
-            self._make(image)
-        except (StackError, OSError) as fault:
-            with self._changed:
-                self._again_later += (
-                    [image] if getattr(fault, "transient", False) or isinstance(fault, PullLimitReached) else []
-                )
-            self._failed(image.name, fault)
+            self._build(image)
+        except (StackError, OSError) as error:
+            if getattr(error, "transient", False) or isinstance(error, PullLimitReached):
+                with self._changed:
+                    self._failed_images.append(image)
+            self._fail(image.name, error)
         with self._changed:
-            self._downloaded(image)
+            self._end_download(image)
             del self._running[image]
             self._used_by.update(image.layers.keys())
-            self.folder.forget_blobs(plan.to_evict(self.folder.stored(), self._used_by, self._known(), LAYERS_KEPT))
+            self.folder.remove_blobs(
+                plan.to_evict(self.folder.stored(), self._used_by, self._resolved(), KEPT_LAYER_BYTES)
+            )
             self._changed.notify_all()
 
-    def _make(self, image: Image) -> None:
+    def _build(self, image: Image) -> None:
         started, stored = time.monotonic(), self.folder.stored()
         with self.folder.attempt(image.name) as attempt:
             self.registry.download(image, attempt / "layout")
             with self._changed:
-                self._downloaded(image)
-            made = convert.build(attempt, self.form, self.programs, self.jobs)
-            before = size_of(self.folder.path(image.name))
-            path = self.folder.publish(made, image.name, attempt)
+                self._end_download(image)
+            built = convert.build(attempt, self.form, self.programs, self.jobs)
+            older_size = size_of(self.folder.path(image.name))
+            path = self.folder.publish(built, image.name, attempt)
         size = size_of(path)
         with self._changed:
-            self._used += size - before
+            self._used += size - older_size
         reason = f"was broken: {self.broken[image.name]}" if image.name in self.broken else ""
-        downloaded = sum(plan.missing(image, stored).values())
-        self.report.add(
-            Outcome(image.name, "fetched", str(path), reason, size, downloaded, round(time.monotonic() - started, 1))
-        )
+        downloaded = sum(plan.missing_layers(image, stored).values())
+        seconds = round(time.monotonic() - started, 1)
+        self.report.add(ImageResult(image.name, "fetched", str(path), reason, size, downloaded, seconds))
 
-    def _downloaded(self, image: Image) -> None:
-        """Or given up: whoever waits for its layers may go on."""
+    def _end_download(self, image: Image) -> None:
+        """Let the images that wait for its layers start: they are stored, or the download has failed."""
         if image in self._downloading:
             self._downloading.remove(image)
             self._changed.notify_all()
 
-    def _failed(self, name: str, fault: Exception) -> None:
-        state: State = (
-            "missing"
-            if isinstance(fault, NotInRegistry)
-            else "refused"
-            if isinstance(fault, AccessRefused)
-            else "failed"
-        )
-        self._report_unusable(name, state, str(fault))
-        if isinstance(fault, PullLimitReached):
+    def _fail(self, name: str, error: Exception) -> None:
+        state: State = "failed"
+        if isinstance(error, NotInRegistry):
+            state = "missing"
+        elif isinstance(error, AccessRefused):
+            state = "refused"
+        self._report_failure(name, state, str(error))
+        if isinstance(error, PullLimitReached):
             with self._changed:
-                self._give_up("failed", str(fault))
+                self._fail_pending("failed", str(error))
 
-    def _give_up(self, state: State, reason: str) -> None:
-        """All that has not started."""
-        for name in [*(image.name for image in self._waiting), *self._unasked]:
-            self._report_unusable(name, state, reason)
-        self._again_later += self._waiting
-        self._waiting.clear()
-        self._unasked.clear()
+    def _fail_pending(self, state: State, reason: str) -> None:
+        """Fail every image that has not started."""
+        for name in [*(image.name for image in self._pending), *self._unresolved]:
+            self._report_failure(name, state, reason)
+        self._failed_images += self._pending
+        self._pending.clear()
+        self._unresolved.clear()
         self._changed.notify_all()
 
-    def _report_unusable(self, name: str, state: State, reason: str) -> None:
-        """One that was there and is broken stays so, whatever kept it from being replaced."""
+    def _report_failure(self, name: str, state: State, reason: str) -> None:
+        """Report an unusable image. An existing broken one remains broken, whatever prevented its replacement."""
         if name in self.broken:
             state, reason = "broken", f"{self.broken[name]}; not replaced: {reason}"
-        self.report.add(Outcome(name, state, str(self.folder.path(name)), reason))
+        self.report.add(ImageResult(name, state, str(self.folder.path(name)), reason))

@@ -1,11 +1,11 @@
-"""The folder of images: what is there, what is half-made, what is in nobody's rows.
+"""The image folder: its images, half-built images, shared layers, and images that no row names.
 
-    R2E_SIF_DIR/NAME.sif, NAME/          images, whole
-    R2E_SIF_DIR/.fetching/lock           held by the one command that works here
+    R2E_SIF_DIR/NAME.sif, NAME/          images, complete
+    R2E_SIF_DIR/.fetching/lock           held by the one command that works in the folder
                          /alive          held (shared) by every program that it started
-                         /blobs/         layers, whole, shared by all images until the last of them is built
-                         /attempts/NAME/ half-made; nobody's as soon as nothing holds `alive`
-Invariant: an image under its final name is whole: it was made in `attempts`, written through to the disk, and renamed.
+                         /blobs/         layers, complete, shared by all images until the last of them is built
+                         /attempts/NAME/ half-built images; leftovers if no process holds `alive`
+Invariant: an image under its final name is complete: it was built in `attempts`, synced to the disk, and renamed.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from client.errors import ConfigError, StorageError
 
 
 class Folder:
-    """Raises ConfigError where the folder cannot be made."""
+    """Raises ConfigError if the folder cannot be made."""
 
     def __init__(self, root: Path):
         self.root, self.work = root.absolute(), root.absolute() / ".fetching"
@@ -31,68 +31,69 @@ class Folder:
             for folder in (self.blobs / "sha256", self.attempts):
                 folder.mkdir(parents=True, exist_ok=True)
             self.alive.touch()
-        except OSError as refused:
-            raise ConfigError(f"R2E_SIF_DIR={root} cannot be written: {refused}; name a folder that can") from refused
+        except OSError as error:
+            raise ConfigError(f"R2E_SIF_DIR={root} cannot be written: {error}; set it to a writable folder") from error
 
     @contextmanager
-    def held(self, on_wait: Callable[[str], None]) -> Iterator[int]:
-        """Alone in the folder. Removes what a killed command has left and gives its number; `on_wait` hears why we wait, if we do."""
+    def locked(self, on_wait: Callable[[str], None]) -> Iterator[int]:
+        """Hold the folder exclusively. Removes the leftovers of a killed command and yields their number. `on_wait`
+        gets a message before each wait."""
         with (self.work / "lock").open("w") as lock, self.alive.open("w") as alive:
             _lock(lock, lambda: on_wait(f"another command fetches into {self.root}; waiting for it"))
-            _lock(
-                alive,
-                lambda: on_wait(f"programs of a killed command still write in {self.root}; waiting for their end"),
-            )
-            left = list(self.attempts.iterdir())
-            for path in left:
+            _lock(alive, lambda: on_wait(f"programs of a killed command still write in {self.root}; waiting for them"))
+            leftovers = list(self.attempts.iterdir())
+            for path in leftovers:
                 remove(path)
             fcntl.flock(alive, fcntl.LOCK_UN)
-            yield len(left)
+            yield len(leftovers)
 
-    def refuse_same_files(self, names: Collection[str]) -> None:
-        """Raises ConfigError for two names whose images would be one file."""
+    def check_unique_files(self, names: Collection[str]) -> None:
+        """Raises ConfigError if the images of two names would be the same file."""
         by_file: dict[Path, str] = {}
         for name in names:
-            if (other := by_file.setdefault(_sif(self.root, name), name)) != name:
+            path = _sif(self.root, name)
+            if (other := by_file.setdefault(path, name)) != name:
                 raise ConfigError(
-                    f"the rows name images {other} and {name}, which both lie in {_sif(self.root, name).name}; rename one"
+                    f"the images {other} and {name} of the rows would both be the file {path.name}; rename one"
                 )
 
     def free(self) -> int:
-        """Bytes that may be written to its file system."""
+        """Return the free bytes of its file system."""
         return shutil.disk_usage(self.root).free
 
     def path(self, name: str) -> Path:
         return image_path(self.root, name)
 
     def images(self) -> list[Path]:
-        """Everything in the folder that is an image by its looks."""
+        """Return everything in the folder that looks like an image."""
         return sorted(
             path
             for path in self.root.iterdir()
             if not path.name.startswith(".") and (path.suffix == ".sif" or (path / ".singularity.d").is_dir())
         )
 
-    def unnamed(self, names: Collection[str]) -> list[Path]:
-        """Images that no name stands for."""
-        wanted = {_sif(self.root, name) for name in names} | {_sif(self.root, name).with_suffix("") for name in names}
-        return [path for path in self.images() if path not in wanted]
+    def unreferenced(self, names: Collection[str]) -> list[Path]:
+        """Return the images of none of these names."""
+        sifs = {_sif(self.root, name) for name in names}
+        referenced = sifs | {sif.with_suffix("") for sif in sifs}
+        return [path for path in self.images() if path not in referenced]
 
     def stored(self) -> dict[str, int]:
-        """Layers and other blobs that are here, digest -> bytes."""
-        found = {}
+        """Return the stored layers and other blobs, digest -> bytes."""
+        blobs = {}
         for entry in os.scandir(self.blobs / "sha256"):
-            if len(entry.name) == 64:  # others are being written
-                found[f"sha256:{entry.name}"] = entry.stat().st_size
-        return found
+            if len(entry.name) == 64:  # other names are downloads in progress
+                blobs[f"sha256:{entry.name}"] = entry.stat().st_size
+        return blobs
 
-    def forget_blobs(self, digests: Collection[str]) -> None:
+    def remove_blobs(self, digests: Collection[str]) -> None:
         for digest in digests:
             (self.blobs / "sha256" / digest.removeprefix("sha256:")).unlink(missing_ok=True)
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[Path]:
-        """A folder for making that image, gone afterwards. Its `layout/` is an OCI layout on the shared blobs."""
+        """Yield a folder to build the image in, removed afterwards. Its `layout/` is an OCI layout on the shared
+        blobs."""
         folder = self.attempts / _sif(self.root, name).stem
         (folder / "layout").mkdir(parents=True)
         (folder / "tmp").mkdir()
@@ -102,52 +103,48 @@ class Folder:
         finally:
             remove(folder)
 
-    def publish(self, made: Path, name: str, attempt: Path) -> Path:
-        """Give what was made its final name, in the place of whatever has it. Raises ImageCorrupt, StorageError, OSError."""
-        check_image(made)
-        target = _sif(self.root, name) if made.is_file() else _sif(self.root, name).with_suffix("")
-        # Of a directory every file must be on the disk, and one call for the file system is faster than one for each.
-        synced = subprocess.run(
-            ["sync", *(["--file-system"] if made.is_dir() else []), str(made)], capture_output=True, text=True
-        )
+    def publish(self, image: Path, name: str, attempt: Path) -> Path:
+        """Move a built image to its final name, replacing an older one. Raises ImageCorrupt, StorageError, OSError."""
+        check_image(image)
+        target = _sif(self.root, name) if image.is_file() else _sif(self.root, name).with_suffix("")
+        # All files of a directory must be on the disk; one call for the file system is faster than one per file.
+        options = ["--file-system"] if image.is_dir() else []
+        synced = subprocess.run(["sync", *options, str(image)], capture_output=True, text=True)
         if synced.returncode != 0:
             raise StorageError(
-                f"{made} cannot be written to the disk: {synced.stderr.strip()}; look at the disk, then run this again"
+                f"{image} cannot be written to the disk: {synced.stderr.strip()}; check the disk, then run this again"
             )
-        if (
-            before := self.path(name)
-        ).is_dir():  # a directory cannot be replaced by renaming, and would be found before a file
-            before.rename(attempt / "before")
-        made.rename(target)
-        _sync_names(self.root)
+        older = self.path(name)
+        if older.is_dir():  # a rename cannot replace a directory, and the directory would take precedence over a file
+            older.rename(attempt / "before")
+        image.rename(target)
+        _sync_directory(self.root)
         return target
 
     def discard(self, image: Path) -> None:
-        """Its name is gone at once, even where deleting takes long."""
-        grave = self.attempts / f"discarded {image.name}"
-        image.rename(grave)
-        remove(grave)
+        """Remove an image. Its name is gone at once, even if the deletion takes long."""
+        discarded = self.attempts / f"discarded {image.name}"
+        image.rename(discarded)
+        remove(discarded)
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk, of a folder with everything in it; 0 for what is gone."""
+    """Return the bytes on disk of a file, or of a folder with its content; 0 if it does not exist."""
     try:
         own = path.lstat().st_blocks * 512
-        return (
-            own + sum(size_of(Path(entry)) for entry in os.scandir(path))
-            if path.is_dir() and not path.is_symlink()
-            else own
-        )
+        if path.is_dir() and not path.is_symlink():
+            return own + sum(size_of(Path(entry)) for entry in os.scandir(path))
+        return own
     except FileNotFoundError:
         return 0
 
 
 def remove(path: Path) -> None:
-    """Also folders that their owner may not write to, as images have them."""
+    """Remove a file or a folder, including folders that their owner may not write to, which images contain."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return
-    for parent, folders, _ in os.walk(path):  # top down: opened before it is entered
+    for parent, folders, _ in os.walk(path):  # top down, so that a folder is opened up before it is entered
         for name in folders:
             if not os.path.islink(inner := os.path.join(parent, name)):
                 os.chmod(inner, 0o700)
@@ -155,7 +152,7 @@ def remove(path: Path) -> None:
 
 
 def _sif(root: Path, name: str) -> Path:
-    """The file of that name, also where an unpacked directory stands for it."""
+    """The file of that name, also if an unpacked directory exists in its place."""
     path = image_path(root, name)
     return path.with_name(f"{path.name}.sif") if path.is_dir() else path
 
@@ -168,7 +165,7 @@ def _lock(file: IO[str], on_wait: Callable[[], None]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _sync_names(folder: Path) -> None:
+def _sync_directory(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(descriptor)
     os.close(descriptor)

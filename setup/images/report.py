@@ -1,10 +1,9 @@
-"""What came of every image: shown as it happens, as a table at the end, and as JSON.
+"""Results of all images: shown as they arrive, as a table at the end, and as JSON.
 
-Invariant: every image that the rows name stands in the report, once, and the exit code is 0 only if all can be used.
+Invariant: every image of the rows has exactly one result, and the exit code is 0 only if all are usable.
 """
 
 import json
-import os
 import sys
 import threading
 from collections import Counter
@@ -15,13 +14,15 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from client.atomic_write import write_text
+
 State = Literal["present", "fetched", "missing", "refused", "failed", "broken", "no room", "to fetch"]
 USABLE = ("present", "fetched")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """`downloaded`: bytes of layers over the wire. `reason`: of what cannot be used, or why it was fetched again."""
+class ImageResult:
+    """`reason`: why the image is unusable, or was fetched again. `downloaded`: bytes of layers from the registry."""
 
     name: str
     state: State
@@ -33,10 +34,10 @@ class Outcome:
 
 
 class Report:
-    """Collects outcomes from any thread; one bar on a terminal, else a line for each thing that happens, on standard error."""
+    """Collects results from any thread. Shows one bar on a terminal, otherwise a line per event, on standard error."""
 
     def __init__(self, total: int):
-        self.outcomes: dict[str, Outcome] = {}
+        self.results: dict[str, ImageResult] = {}
         self._total, self._lock = total, threading.Lock()
         console = Console(stderr=True)
         columns = (
@@ -47,76 +48,65 @@ class Report:
             TextColumn("{task.description}"),
         )
         self._bar = Progress(*columns, console=console) if console.is_terminal else None
-        self._task = self._bar.add_task("", total=total) if self._bar else None
+        if self._bar:
+            self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> "Report":
         if self._bar:
             self._bar.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
             print(f"[images] {text}", file=sys.stderr, flush=True)
 
-    def add(self, outcome: Outcome) -> None:
-        """Replaces an earlier outcome of the same image."""
+    def add(self, result: ImageResult) -> None:
+        """Record a result; it replaces an earlier one of the same image."""
         with self._lock:
-            self.outcomes[outcome.name] = outcome
-            done, counted = len(self.outcomes), self.counts()
+            self.results[result.name] = result
+            done, counts = len(self.results), self.counts()
         if self._bar:
-            self._bar.update(
-                self._task,
-                completed=done,
-                description=", ".join(f"{number} {state}" for state, number in counted.items()),
-            )
-        if outcome.state != "present" and (not self._bar or outcome.state not in USABLE):
-            facts = (
-                f" ({outcome.bytes / 1e6:.1f} MB, {outcome.downloaded / 1e6:.1f} MB downloaded, {outcome.seconds:.1f} s)"
-                if outcome.state == "fetched"
+            description = ", ".join(f"{number} {state}" for state, number in counts.items())
+            self._bar.update(self._task, completed=done, description=description)
+        if result.state != "present" and (not self._bar or result.state not in USABLE):
+            details = (
+                f" ({result.bytes / 1e6:.1f} MB, {result.downloaded / 1e6:.1f} MB downloaded, {result.seconds:.1f} s)"
+                if result.state == "fetched"
                 else ""
             )
-            self.say(
-                f"{done}/{self._total} {outcome.state} {outcome.name}{facts}"
-                + (f": {outcome.reason}" if outcome.reason else "")
-            )
+            reason = f": {result.reason}" if result.reason else ""
+            self.log(f"{done}/{self._total} {result.state} {result.name}{details}{reason}")
 
     def counts(self) -> Counter[str]:
-        return Counter(outcome.state for outcome in self.outcomes.values())
+        return Counter(result.state for result in self.results.values())
 
     def exit_code(self) -> int:
-        return (
-            0
-            if len(self.outcomes) == self._total and all(outcome.state in USABLE for outcome in self.outcomes.values())
-            else 1
-        )
+        all_usable = all(result.state in USABLE for result in self.results.values())
+        return 0 if len(self.results) == self._total and all_usable else 1
 
     def table(self) -> str:
-        """Numbers by state, then every image that cannot be used."""
+        """Return the number of images in each state, then every unusable image with its reason."""
         counts = self.counts()
         lines = ["state      images", *(f"{state:9} {counts[state]:7}" for state in sorted(counts))]
-        useless = [outcome for outcome in self.outcomes.values() if outcome.state not in USABLE]
-        return "\n".join(
-            lines
-            + [
-                f"{outcome.state:9} {outcome.name}" + (f": {outcome.reason}" if outcome.reason else "")
-                for outcome in useless
-            ]
-        )
+        unusable = [result for result in self.results.values() if result.state not in USABLE]
+        lines += [
+            f"{result.state:9} {result.name}" + (f": {result.reason}" if result.reason else "") for result in unusable
+        ]
+        return "\n".join(lines)
 
     def write_json(self, path: Path) -> None:
-        """`{"counts": {STATE: N}, "downloaded": BYTES, "images": [OUTCOME]}`, whole or not at all."""
-        outcomes = [asdict(outcome) for outcome in self.outcomes.values()]
-        whole = {
+        """Write `{"counts": {STATE: N}, "downloaded": BYTES, "images": [RESULT]}`, whole or not at all. Raises
+        OSError."""
+        results = [asdict(result) for result in self.results.values()]
+        content = {
             "counts": dict(self.counts()),
-            "downloaded": sum(outcome["downloaded"] for outcome in outcomes),
-            "images": outcomes,
+            "downloaded": sum(result.downloaded for result in self.results.values()),
+            "images": results,
         }
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(whole, indent=1) + "\n")
-        partial.replace(path)
+        write_text(path, json.dumps(content, indent=1) + "\n")

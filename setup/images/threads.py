@@ -1,6 +1,6 @@
-"""Threads that do one thing together.
+"""Thread pools whose threads end with the main thread.
 
-Invariant: they end with the main thread, and the programs that they wait for with them.
+Invariant: threads are daemons, and the programs that they wait for end with them.
 """
 
 import queue
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 
 def in_threads(count: int, work: Callable[[], None]) -> None:
-    """`count` threads call `work`, to the end of all; raises what one of them raised."""
+    """Call `work` in `count` threads and wait for all of them. Raises the first exception of any."""
     raised: list[BaseException] = []
 
     def guarded() -> None:
@@ -27,18 +27,18 @@ def in_threads(count: int, work: Callable[[], None]) -> None:
         raise raised[0]
 
 
-def for_each(names: Iterable[str], at_once: int, act: Callable[[str], None]) -> None:
-    """Calls `act` with every name, `at_once` at a time; raises what one call raised."""
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+def for_each(names: Iterable[str], concurrency: int, action: Callable[[str], None]) -> None:
+    """Call `action` with every name, `concurrency` at a time. Raises the first exception of any call."""
+    pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
-        waiting.put(name)
+        pending.put(name)
 
     def work() -> None:
         while True:
             try:
-                name = waiting.get_nowait()
+                name = pending.get_nowait()
             except queue.Empty:
                 return
-            act(name)
+            action(name)
 
-    in_threads(min(at_once, waiting.qsize()), work)
+    in_threads(min(concurrency, pending.qsize()), work)

@@ -1,4 +1,4 @@
-"""The demo tasks: the tables are sound, and the rows on disk do in a real sandbox what they say."""
+"""The demo tasks: sound tables, and rows on disk whose tests behave in a real sandbox as the rows state."""
 
 import ast
 import builtins
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.errors import SetupError
-from setup.demo import tasks as demo_tasks
+from setup.demo import tasks
 from setup.demo.function import KINDS, Function
 
 SPLITS = ("warmup", "train", "eval")
@@ -42,7 +42,7 @@ def in_sandbox(demo_cache: Path, script: str) -> str:
 
 
 def shape(source: str) -> str:
-    """The program with every name replaced by its order of appearance: equal shapes are the same program."""
+    """The program with every name replaced by its order of appearance. Equal shapes are the same program."""
     tree, seen = ast.parse(source), {}
     for node in ast.walk(tree):
         for field in ("id", "arg", "name"):
@@ -52,9 +52,9 @@ def shape(source: str) -> str:
 
 
 def test_the_splits_share_no_function_and_no_bug():
-    programs = Counter((shape(function.source), shape(function.buggy_source)) for function in demo_tasks.ALL_FUNCTIONS)
+    programs = Counter((shape(function.source), shape(function.buggy_source)) for function in tasks.ALL_FUNCTIONS)
     assert max(programs.values()) == 1
-    assert len({function.name for function in demo_tasks.ALL_FUNCTIONS}) == len(demo_tasks.ALL_FUNCTIONS) == 80
+    assert len({function.name for function in tasks.ALL_FUNCTIONS}) == len(tasks.ALL_FUNCTIONS) == 80
 
 
 @pytest.mark.parametrize("split, count", [("warmup", 25), ("train", 35), ("eval", 20)])
@@ -65,16 +65,16 @@ def test_the_rows_are_complete_and_mixed(rows, split: str, count: int):
         assert row["FAIL_TO_PASS"] and not set(row["FAIL_TO_PASS"]) & set(row["PASS_TO_PASS"])
         assert all(test.startswith(f"tests/test_{row['file']}::") for test in row["FAIL_TO_PASS"] + row["PASS_TO_PASS"])
         assert row["problem_statement"].startswith(f"Bug in {row['file']}: ") and len(row["problem_statement"]) < 110
-        assert ("fix_command" in row) == (split == "warmup"), "the fix must not be told where it is to be found"
+        assert ("fix_command" in row) == (split == "warmup"), "only warm-up rows contain the solution"
     kinds = [row["instance_id"].split(".")[1].split("__")[0] for row in rows[split]]
     assert set(kinds) == set(KINDS)
     assert len(set(kinds[:5])) >= 3, "neighbouring rows should differ in kind"
 
 
-def test_one_row_of_each_kind_and_split_does_what_it_says(rows, demo_cache: Path):
-    """Each by its own patch and test command, as a session would meet it: broken, then restored at once.
+def test_one_row_of_each_kind_and_split_behaves_as_stated(rows, demo_cache: Path):
+    """Each row by its own patch and test command, as in a session: broken, then restored at once.
 
-    A stale .pyc would show here: bug and fix have the same size, and come within the same second.
+    A stale .pyc would fail the test: bug and fix have the same size and fall into the same second.
     """
     chosen, script = {}, ["set -e"]
     for split in SPLITS:
@@ -117,16 +117,16 @@ def test_the_image_holds_one_clean_commit_and_no_history(demo_cache: Path):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
-        ({"good": "a"}, "must stand exactly once in the good source"),
-        ({"bad": "one"}, "must stand exactly once in the buggy source"),
-        ({"bad": "a / b"}, "mean something else to sed"),
-        ({"bad": "a * b"}, "means something else as a regular expression"),
+        ({"good": "a"}, "must occur exactly once in the good source"),
+        ({"bad": "one"}, "must occur exactly once in the buggy source"),
+        ({"bad": "a / b"}, "have a special meaning in sed"),
+        ({"bad": "a * b"}, "has a special meaning as a regular expression"),
         ({"kind": "typo"}, "kind 'typo' is none of"),
     ],
 )
-def test_a_table_entry_that_sed_could_not_repair_is_refused(change: dict, said: str):
+def test_a_table_entry_that_sed_cannot_repair_is_refused(change: dict, message: str):
     sound = {
         "kind": "operator",
         "good": "a + b",
@@ -135,21 +135,21 @@ def test_a_table_entry_that_sed_could_not_repair_is_refused(change: dict, said: 
         "source": "def one(a, b):\n    return a + b\n",
     }
     Function(**sound)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         Function(**sound | change)
 
 
 def test_a_bug_that_breaks_no_call_is_refused():
     harmless = Function("operator", "a + b", "b + a", ("1, 2",), "def one(a, b):\n    return a + b\n")
     with pytest.raises(SetupError, match="breaks none of its calls"):
-        demo_tasks.problem_statement(harmless)
+        tasks.problem_statement(harmless)
     with pytest.raises(SetupError, match="one fail with it"):
         passed = {"tests/test_one.py::test_one_1"}
-        demo_tasks.build_rows((harmless,), passed, passed)
+        tasks.build_rows((harmless,), passed, passed)
 
 
-def test_a_corrupt_image_is_named_with_its_remedy(tmp_path: Path):
+def test_a_corrupt_image_is_an_error_with_a_remedy(tmp_path: Path):
     broken = tmp_path / "broken.sif"
     broken.write_bytes(b"not an image")
     with pytest.raises(SetupError, match="remedy: delete .*broken.sif"):
-        demo_tasks.measure(broken)
+        tasks.measure(broken)

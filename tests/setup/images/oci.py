@@ -1,6 +1,7 @@
-"""A real registry on loopback with images of our own making, and a proxy before it that counts, delays and refuses.
+"""A real registry on loopback with generated images, and a proxy in front of it that counts, delays and refuses
+requests.
 
-Images are a base of BASE_BYTES that no compression shrinks, with bash from this machine, and a small layer on top of it each.
+Each image has a base layer of BASE_BYTES incompressible bytes and this machine's bash, and a small layer of its own.
 """
 
 import http.client
@@ -24,7 +25,8 @@ CHUNK = 65536
 
 
 def make_images(folder: Path, tops: list[str]) -> Path:
-    """An OCI layout with `base` and, for each of `tops`, an image of that tag that has the base's layer and one of its own."""
+    """Make an OCI layout with the image `base` and an image for each tag in `tops`: the base's layer and one of its
+    own."""
     root, layout = folder / "root", folder / "layout"
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp", "root", "testbed"):
         (root / name).mkdir(parents=True)
@@ -38,17 +40,17 @@ def make_images(folder: Path, tops: list[str]) -> Path:
     for applet in ("sh", "env", "true"):
         (root / "bin" / applet).symlink_to("busybox")
     (root / "base").write_bytes(os.urandom(BASE_BYTES))
-    _quietly("umoci", "init", "--layout", str(layout))
-    _quietly("umoci", "new", "--image", f"{layout}:base")
-    _quietly("umoci", "insert", "--image", f"{layout}:base", str(root), "/")
+    _run("umoci", "init", "--layout", str(layout))
+    _run("umoci", "new", "--image", f"{layout}:base")
+    _run("umoci", "insert", "--image", f"{layout}:base", str(root), "/")
     for tag in tops:
         (top := folder / f"top-{tag}").write_bytes(os.urandom(TOP_BYTES))
-        _quietly("umoci", "insert", "--image", f"{layout}:base", "--tag", tag, str(top), "/top")
+        _run("umoci", "insert", "--image", f"{layout}:base", "--tag", tag, str(top), "/top")
     return layout
 
 
 def base_layer_bytes(layout: Path) -> int:
-    """Compressed, as it goes over the wire."""
+    """The compressed size, as transferred."""
     return max(blob.stat().st_size for blob in (layout / "blobs/sha256").iterdir())
 
 
@@ -101,7 +103,7 @@ class Registry:
         self._process.wait()
 
     def push_index(self, repository: str, tag: str, digests: dict[str, str]) -> None:
-        """An image of several architectures: architecture -> digest of what `push` has brought."""
+        """Push an image of several architectures: architecture -> digest of a pushed image."""
         kind = "application/vnd.oci.image.%s.v1+json"
         entries = [
             {
@@ -113,11 +115,11 @@ class Registry:
             for architecture, digest in digests.items()
         ]
         body = json.dumps({"schemaVersion": 2, "mediaType": kind % "index", "manifests": entries})
-        self._ask("PUT", f"/v2/{repository}/manifests/{tag}", body, {"Content-Type": kind % "index"})
+        self._request("PUT", f"/v2/{repository}/manifests/{tag}", body, {"Content-Type": kind % "index"})
 
     def _size(self, repository: str, digest: str) -> int:
         return len(
-            self._ask(
+            self._request(
                 "GET",
                 f"/v2/{repository}/manifests/{digest}",
                 None,
@@ -125,17 +127,17 @@ class Registry:
             )
         )
 
-    def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> bytes:
+    def _request(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> bytes:
         connection = http.client.HTTPConnection(self.address, timeout=60)
         connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        content = answer.read()
+        response = connection.getresponse()
+        content = response.read()
         connection.close()
-        assert answer.status < 300, content
+        assert response.status < 300, content
         return content
 
     def push(self, layout: Path, tag: str, name: str) -> None:
-        _quietly(
+        _run(
             "skopeo",
             "copy",
             "--quiet",
@@ -146,51 +148,52 @@ class Registry:
         )
 
 
-class Wire:
-    """A proxy before a registry. `bytes_of_blobs` counts what went through; `before(path)` may wait, or give a status to answer with."""
+class Proxy:
+    """A proxy in front of a registry. `blob_bytes` counts the transferred bytes; `before(path)` may wait, or return
+    a status to respond with."""
 
     def __init__(self, upstream: str):
-        self.bytes_of_blobs, self.requests = 0, []
+        self.blob_bytes, self.requests = 0, []
         self.before: Callable[[str], int | None] = lambda path: None
-        wire, lock = self, threading.Lock()
+        proxy, lock = self, threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
                 with lock:
-                    wire.requests.append(self.path)
-                if status := wire.before(self.path):
+                    proxy.requests.append(self.path)
+                if status := proxy.before(self.path):
                     self.send_response(status)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
-                there = http.client.HTTPConnection(upstream, timeout=60)
-                there.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():  # a name may stand several times
-                    there.putheader(name, value)
-                there.endheaders()
-                answer = there.getresponse()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
+                upstream_connection = http.client.HTTPConnection(upstream, timeout=60)
+                upstream_connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():  # a name may occur several times
+                    upstream_connection.putheader(name, value)
+                upstream_connection.endheaders()
+                response = upstream_connection.getresponse()
+                self.send_response(response.status)
+                for name, value in response.getheaders():
                     self.send_header(name, value)
                 self.end_headers()
-                while self.command == "GET" and (chunk := answer.read(CHUNK)):
+                while self.command == "GET" and (chunk := response.read(CHUNK)):
                     if "/blobs/" in self.path:
                         with lock:
-                            wire.bytes_of_blobs += len(chunk)
+                            proxy.blob_bytes += len(chunk)
                     self.wfile.write(chunk)
-                there.close()
+                upstream_connection.close()
 
             do_HEAD = do_GET
 
             def log_message(self, *_) -> None:
-                """The tests look at what was counted."""
+                """Silent: the tests read the counters."""
 
             def handle_one_request(self) -> None:
                 try:
                     super().handle_one_request()
-                except OSError:  # the one who asked was killed
+                except OSError:  # the client was killed
                     self.close_connection = True
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -199,15 +202,15 @@ class Wire:
 
 
 @contextmanager
-def wire_to(registry: Registry) -> Iterator[Wire]:
-    wire = Wire(registry.address)
-    thread = threading.Thread(target=wire._server.serve_forever, kwargs={"poll_interval": 0.02})
+def proxy_to(registry: Registry) -> Iterator[Proxy]:
+    proxy = Proxy(registry.address)
+    thread = threading.Thread(target=proxy._server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield wire
+        yield proxy
     finally:
-        wire._server.shutdown()
-        wire._server.server_close()
+        proxy._server.shutdown()
+        proxy._server.server_close()
         thread.join()
 
 
@@ -217,6 +220,6 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _quietly(*command: str) -> None:
+def _run(*command: str) -> None:
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
