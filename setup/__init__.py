@@ -1,1 +1,1 @@
-"""What a fresh machine needs: packages, Apptainer, the demo tasks and their image, the demo model."""
+"""Set-up of a fresh machine: packages, Apptainer, task rows, images, the demo, and the check of a node."""

@@ -1,4 +1,5 @@
-"""The import rules: which room may know which. Read from the source, so that an unused path cannot hide a breach."""
+"""Architecture rules: imports between the packages, module docstrings, imports without side effects, and the page
+that lists every file. Read from the source, so that an unused path cannot hide a violation."""
 
 import ast
 import subprocess
@@ -11,72 +12,105 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted(
     path for package in ("client", "agent_server", "trainer", "setup") for path in (ROOT / package).rglob("*.py")
 )
-# Import name -> where it may stand, as path prefixes.
+# Import name -> the only places that may import it, as path prefixes.
 CONFINED = {
-    "vllm": ("trainer/engines/vllm.py",),
+    "vllm": ("trainer/engines/",),
+    "ray": ("agent_server/executors/ray.py", "trainer/actors/ranks", "trainer/engines/"),
     "megatron": ("trainer/actors/megatron_",),
     "flask": ("agent_server/app.py", "agent_server/api/", "agent_server/dashboard/"),
     "minisweagent": ("agent_server/agents/",),
     "litellm": ("agent_server/agents/",),
     "torch": ("trainer/", "setup/"),
     "trainer": ("trainer/", "setup/"),
-    # setup/images/ names and checks images as the sandboxes that start from them do, setup/check/ holds a node against what the
-    # server itself demands: another copy of those rules would drift.
+    # setup/images/ uses the names and checks of the sandboxes' images, setup/check/ the server's own checks: copies
+    # would drift.
     "agent_server": ("agent_server/", "setup/images/", "setup/check/"),
+}
+# Package -> modules that it must not load when it is imported, directly or through other modules.
+NEVER_LOADED_BY = {
+    "agent_server.scheduling": ("agent_server.agents", "agent_server.grading", "agent_server.worker.session")
 }
 HOMELESS = {"utils", "helpers", "common", "misc"}
 
 
-def imports(path: Path) -> set[str]:
-    """Every dotted name the file imports, at any depth."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path, *, lazy: bool = True) -> set[str]:
+    """Every dotted name that the file imports; without `lazy` only those that its own import executes."""
+    tree, names = ast.parse(path.read_text()), set()
+    for node in ast.walk(tree) if lazy else _executed(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.ImportFrom):
-            pytest.fail(f"{path}: relative imports hide where a name comes from")
-    return found
+            pytest.fail(f"{path}: relative imports hide the imported package; write the full name")
+    return names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_stay_in_their_rooms(path):
-    here = str(path.relative_to(ROOT))
+def _executed(node: ast.AST):
+    """The nodes that importing the module executes: no bodies of functions, none for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        type_checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not type_checking:
+            yield child
+            yield from _executed(child)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_imports_respect_the_rooms(path: Path):
     for name in imports(path):
-        top = name.split(".")[0]
-        allowed = CONFINED.get(top)
-        assert allowed is None or here.startswith(allowed), (
-            f"{here} imports {name}; allowed only in {', '.join(allowed)}"
-        )
-        assert not HOMELESS & set(name.split(".")) or top not in {"client", "agent_server", "trainer"}, (
-            f"{here} imports {name}"
+        allowed = CONFINED.get(name.split(".")[0])
+        assert allowed is None or relative(path).startswith(allowed), (
+            f"{relative(path)} imports {name}; only {', '.join(allowed)} may"
         )
 
 
-def test_client_imports_nothing_of_either_side_and_little_else():
+def test_client_imports_neither_side_and_few_libraries():
     allowed = set(sys.stdlib_module_names) | {"client", "requests", "pydantic"}
     for path in (ROOT / "client").rglob("*.py"):
         assert {name.split(".")[0] for name in imports(path)} <= allowed, path
 
 
-def test_no_homeless_files():
-    assert not [path for path in SOURCES if path.stem in HOMELESS]
+@pytest.mark.parametrize("package", NEVER_LOADED_BY)
+def test_a_package_does_not_load_what_it_must_not_know(package: str):
+    modules = {_module(path): path for path in SOURCES}
+    pending = [name for name in modules if name == package or name.startswith(f"{package}.")]
+    assert pending, f"there is no package {package}"
+    loaded_by: dict[str, str] = dict.fromkeys(pending, "")
+    while pending:
+        importer = pending.pop()
+        for name in imports(modules[importer], lazy=False) & modules.keys() - loaded_by.keys():
+            loaded_by[name] = importer
+            pending.append(name)
+    for name, importer in loaded_by.items():
+        assert not (name + ".").startswith(tuple(f"{banned}." for banned in NEVER_LOADED_BY[package])), (
+            f"{package} loads {name}, through {importer}"
+        )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_says_its_role(path):
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no module docstring"
+def _module(path: Path) -> str:
+    return relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def test_importing_starts_nothing():
-    """No thread, no child, no file, no output, no heavy package: importing both sides' light halves is free of effects."""
+def test_no_module_without_a_purpose():
+    assert not [path for path in SOURCES if HOMELESS & set(path.relative_to(ROOT).with_suffix("").parts)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_every_module_states_its_role(path: Path):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring, f"{relative(path)} has no module docstring"
+
+
+def test_importing_has_no_side_effect():
+    """No thread, no child, no file, no output, no heavy package, in client/, agent_server/ and setup/."""
     modules = [
-        str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        _module(path)
         for path in SOURCES
-        if path.parts[-2] != "setup"
-        and path.stem not in {"__main__", "gunicorn.conf"}
-        and "trainer" not in path.parts[len(ROOT.parts) :]
+        if not relative(path).startswith("trainer/") and path.stem not in {"__main__", "gunicorn.conf"}
     ]
     script = (
         "import sys, threading, importlib, os\n"
@@ -91,10 +125,10 @@ def test_importing_starts_nothing():
     assert result.returncode == 0 and result.stdout == "" and result.stderr == "", result.stderr
 
 
-def test_the_architecture_page_has_a_purpose_for_every_file():
+def test_the_architecture_page_lists_every_file():
     page = (ROOT / "docs" / "architecture.md").read_text()
     files = [
-        str(path.relative_to(ROOT))
+        relative(path)
         for top in ("client", "agent_server", "trainer", "setup", "scripts")
         for pattern in ("*.py", "*.sh", "*.yaml", "*.toml")
         for path in (ROOT / top).rglob(pattern)

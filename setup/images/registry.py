@@ -86,8 +86,8 @@ def error_of(messages: str, source: str) -> RegistryError:
         )
     if contains(REFUSED):
         return AccessRefused(
-            f"the registry refuses {source}; set APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD, or log in by"
-            " `docker login` or `apptainer registry login` (some registries also refuse an image that does not exist)."
+            f"the registry refuses {source}; set APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD, or log in"
+            " with `docker login` or `apptainer registry login` (some registries also refuse missing images)."
             f" Message: {text}"
         )
     if contains(PERMANENT):
