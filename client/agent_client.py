@@ -24,6 +24,7 @@ import time
 
 COMPLETED, FAILED, UNREACHABLE, CANCELLED = 0, 1, 75, 143  # as in wire.py, whose pydantic costs too much here
 INVALID = ("config", "config_invalid")  # boundary and code of an error, as in errors.py
+ENDS = {"failed": ("server", "session_failed", FAILED), "cancelled": ("cancel", "cancelled", CANCELLED)}
 REQUIRED = ("RELAX_OUTPUT_JSON", "RELAX_BASE_URL", "RELAX_SESSION_ID", "RELAX_GROUP_ID", "RELAX_ROLLOUT_MODE",
             "AGENT_SERVER_URL")  # fmt: skip
 CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S = 5.0, 30.0
@@ -109,9 +110,8 @@ class Client:
         if view["status"] == "completed":
             return self._write_output(view)
         error = view["error"] if isinstance(view.get("error"), dict) else {}
-        end = ("cancel", "cancelled", CANCELLED) if view["status"] == "cancelled" else ("server", "session_failed")
         reason = f"{error.get('boundary')}/{error.get('code')}: {error.get('message')}" if error else "no reason given"
-        raise Failure(f"session {self._session} {view['status']}, {reason}", *end, extra=error)
+        raise Failure(f"session {self._session} {view['status']}, {reason}", *ENDS[view["status"]], error)
 
     def discard(self):
         """Cancel the remote session if it may exist. Takes at most 5 s."""
@@ -292,7 +292,7 @@ def main(environment):
     except KeyboardInterrupt:
         if client:
             client.discard()
-        return report(environment, Failure("cancelled", "cancel", "cancelled", CANCELLED), client)
+        return report(environment, Failure("cancelled", *ENDS["cancelled"]), client)
 
 
 if __name__ == "__main__":

@@ -1,65 +1,67 @@
-"""Every failure of the stack, typed, and the one boundary it belongs to.
+"""The tree of typed errors, each of one boundary.
 
     StackError
-    ├── ConfigError                 what the user wrote cannot work
-    │   └── SetupError              something the machine needs is missing
-    │       └── DatasetError        a dataset, split, column or row that was asked for is not there
-    │           ├── DatasetGated    the hub wants a token for it, or another one
-    │           ├── HubUnreachable  no answer, or offline and not in the cache
-    │           └── DatasetCorrupt  the bytes are not those that the checksum tells of
+    ├── ConfigError                 the configuration is invalid
+    │   └── SetupError              a requirement of the machine is missing
+    │       └── DatasetError        a dataset, split, column or row does not exist
+    │           ├── DatasetGated    the hub requires a token, or another one
+    │           ├── HubUnreachable  no response, or offline and not in the cache
+    │           └── DatasetCorrupt  the data does not match its checksum
     ├── ClientError                 the caller's request cannot be served
     │   ├── InvalidRequest          400  a field is missing or wrong
     │   ├── Unauthorized            401  the token is missing or unknown
     │   ├── NotFound                404  no such session or task
     │   ├── Conflict                409  the session has ended
-    │   ├── ClientTimeout           a client process ran past its time and was ended
-    │   └── NoOutput                a client process said it was done and left no reward
+    │   ├── ClientTimeout           a client process exceeded its time limit and was killed
+    │   └── NoOutput                a client process exited 0 without a reward in its output
     ├── ServerError                 the agent server failed
-    │   ├── ServerUnreachable       no answer for longer than the outage limit
-    │   ├── ServerBusy              429  its queue is full; ask again later
-    │   ├── ServerStopping          503  it drains and takes no new sessions; ask its successor
+    │   ├── ServerUnreachable       no response for longer than the outage limit
+    │   ├── ServerBusy              429  its queue is full; retry later
+    │   ├── ServerStopping          503  it is draining and takes no new sessions; retry at its successor
     │   ├── WorkerLost              a session's worker ended without a result
-    │   ├── SessionFailed           as a trainer hears of it: no reward, with the server's own boundary and code
+    │   ├── SessionFailed           a failed session at the trainer, with the server's boundary and code
     │   ├── StorageError            the work directory cannot be written (read-only, ...)
     │   │   └── DiskFull
-    │   └── OutOfMemory             a worker found no memory
+    │   └── OutOfMemory             a worker could not allocate memory
     ├── SandboxError                the sandbox failed, not the command in it
     │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
     │   └── SandboxDied
     ├── AgentError                  the agent program raised
-    │   └── SandboxLimitExceeded    its commands used more than a sandbox may; ends the session, which then is completed
-    ├── ModelError                  the model's side of the conversation failed
-    │   ├── ModelUnreachable        gateway or engine did not answer
-    │   ├── ContextLengthExceeded   400  the prompt does not fit the context window
-    │   ├── RateLimited             429  an endpoint asks for more patience than a run has
-    │   ├── QuotaExhausted          402  the account at the endpoint is used up; no call will succeed
-    │   ├── KeyRefused              401  the endpoint does not know the API key
-    │   ├── EndpointFailed          the endpoint answered 5xx, or what cannot be read
+    │   └── SandboxLimitExceeded    its commands exceeded a sandbox limit; the session ends as completed
+    ├── ModelError                  a model call failed
+    │   ├── ModelUnreachable        no response from the gateway or the engine
+    │   ├── ContextLengthExceeded   400  the prompt exceeds the context window
+    │   ├── RateLimited             429  the endpoint asks for a longer wait than a run allows
+    │   ├── QuotaExhausted          402  the account's quota at the endpoint is used up
+    │   ├── KeyRefused              401  the endpoint does not accept the API key
+    │   ├── EndpointFailed          the endpoint responded with 5xx or with malformed data
     │   ├── EndpointRefused         the endpoint does not accept the request, for another reason than its length
     │   └── TraceIncomplete         the agent made calls that the gateway has no tokens of
-    ├── GraderError                 tests could not be run or read (never a wrong patch)
+    ├── GraderError                 tests could not be run or parsed (never a wrong patch)
     │   └── GraderTimeout
-    └── Cancelled                   somebody asked for the end; not a fault
+    └── Cancelled                   the session was cancelled on request; not a fault
 
-Invariant: a failure is attributed where it is raised, by its class, and recorded once. `boundary` is one of
+Invariant: an error is attributed by its class where it is raised, and recorded once. `boundary` is one of
 `config, client, server, sandbox, agent, model, grader, cancel`; `code` is the class's stable name in wire and metrics.
 """
 
+from typing import Any
+
 
 class StackError(Exception):
-    """Base of all typed failures. `str(error)` says the rule, the value and the remedy."""
+    """Base of all typed errors. The message gives the rule, the value and the remedy."""
 
     boundary = "server"
     code = "internal"
     http_status = 500
-    transient = False  # the same attempt may well succeed when it is made again
+    transient = False  # True if a retry may succeed
 
     def __init__(self, message: str, *, field: str | None = None):
         super().__init__(message)
         self.field = field
 
     def as_dict(self) -> dict[str, str]:
-        """The failure as it goes into records and HTTP answers: `boundary`, `code`, `message` and, if known, `field`."""
+        """The error object of records and HTTP responses: `boundary`, `code`, `message` and, if known, `field`."""
         record = {"boundary": self.boundary, "code": self.code, "message": str(self)}
         return record | {"field": self.field} if self.field else record
 
@@ -138,14 +140,14 @@ class WorkerLost(ServerError):
 
 
 class SessionFailed(ServerError):
-    """`told`: the failure as the agent server told it, if it did."""
+    """`reported`: the content of the client's error.json, empty if there is none."""
 
     code = "session_failed"
 
-    def __init__(self, message: str, told: dict):
+    def __init__(self, message: str, reported: dict[str, Any]):
         super().__init__(message)
-        self.boundary = str(told.get("boundary", self.boundary))
-        self.code = str(told.get("code", self.code))
+        self.boundary = str(reported.get("boundary", self.boundary))
+        self.code = str(reported.get("code", self.code))
 
 
 class StorageError(ServerError):
@@ -157,7 +159,7 @@ class DiskFull(StorageError):
 
 
 class OutOfMemory(ServerError):
-    """Of a worker on the machine, not of what ran in its sandbox."""
+    """Raised for a worker process, not for commands in its sandbox."""
 
     code = "out_of_memory"
 
@@ -187,14 +189,13 @@ class AgentError(StackError):
 
 
 class SandboxLimitExceeded(AgentError):
-    """`limit`: `cpu`, or another whose excess could not be ended without the sandbox."""
+    """`limit`: `cpu`, or another one that only ending the sandbox could enforce."""
 
     code = "sandbox_limit"
 
     def __init__(self, limit: str):
-        super().__init__(
-            f"the sandbox was ended, what ran in it exceeded the limit of {limit}; see AGENT_SERVER_SANDBOX_ in `python -m agent_server --help`"
-        )
+        remedy = "see AGENT_SERVER_SANDBOX_ in `python -m agent_server --help`"
+        super().__init__(f"commands exceeded the sandbox limit of {limit} and the sandbox was ended; {remedy}")
         self.limit = limit
 
 

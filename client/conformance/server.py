@@ -27,7 +27,7 @@ class Untested(Exception):
 
 
 class Session:
-    """One session of the server: its id there, the body that created it, and its agent's model calls."""
+    """One session of the server: its id at the server, the body that created it, and its agent's model calls."""
 
     def __init__(self, session_id: str, body: dict[str, Any], model: ModelSession):
         self.id, self.body, self.model = session_id, body, model

@@ -1,1 +1,1 @@
-"""Evaluation of a split without a trainer."""
+"""Evaluation of a split's tasks without a trainer."""

@@ -1,6 +1,6 @@
-"""The endpoint whose model a batch runs: one chat completion, through rate limits and passing faults.
+"""Client of the endpoint under evaluation: one chat completion, retried through rate limits and transient faults.
 
-Invariant: a call ends as soon as its caller has gone; a rate limit that one call meets holds back all of them.
+Invariant: a call ends as soon as its caller is gone; a rate limit of one call holds back all of them.
 """
 
 import http.client
@@ -11,31 +11,32 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from client.errors import ConfigError, RateLimited
-from client.evaluation.verdicts import Reply, Then, Verdict, judge
+from client.evaluation.replies import Action, Decision, Reply, classify
 
-LOST = (OSError, http.client.HTTPException)
+CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 CONNECT_TIMEOUT_S = 10.0
-LOOK_S = 0.1  # how often a waiting call looks whether its caller has gone
-LONGEST_REST_S = 60.0  # between two tries, where the endpoint asks for nothing else
-LONGEST_RATE_WAIT_S = 600.0  # an endpoint that asks for more is better asked by the next run: sessions have time limits
+POLL_S = 0.1  # how often a waiting call checks whether its caller is gone
+LONGEST_PAUSE_S = 60.0  # between two tries, if the endpoint asks for nothing else
+LONGEST_RATE_WAIT_S = 600.0  # a longer wait is left to the next run: sessions have time limits
 PROXY_PORT = 8080
-JITTER = 0.25  # waiting calls do not all come back at once
+JITTER = 0.25  # spreads the retries of waiting calls
 
 
 class CallerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller has closed its connection."""
 
 
 class Endpoint:
     """`base_url` as OpenAI's clients take it (`https://HOST/v1`); a bare `http://HOST:PORT` gets the `/v1`.
 
-    `sampling`: fields put over those of the agent. `patience_s`: how long one call is tried again while the endpoint fails.
-    `call_timeout_s`: one try. Raises ConfigError.
+    `sampling`: request fields that override the agent's. `patience_s`: how long one call is retried while the endpoint
+    fails. `call_timeout_s`: the limit of one try. Raises ConfigError.
     """
 
     def __init__(
@@ -48,126 +49,118 @@ class Endpoint:
         patience_s: float,
         call_timeout_s: float,
     ):
-        where = urlsplit(base_url)
-        if (
-            where.scheme not in ("http", "https")
-            or not where.hostname
-            or where.query
-            or where.fragment
-            or where.username
-        ):
-            raise ConfigError(
-                f"--base-url {base_url} must be http://HOST:PORT or https://HOST/PATH, such as https://api.openai.com/v1"
-            )
+        address = urlsplit(base_url)
+        is_http = address.scheme in ("http", "https") and address.hostname
+        if not is_http or address.query or address.fragment or address.username:
+            rule = "must be http://HOST:PORT or https://HOST/PATH, such as https://api.openai.com/v1"
+            raise ConfigError(f"--base-url {base_url} {rule}")
         self.url, self.model = base_url, model
-        self._where, self._path = where, (where.path.rstrip("/") or "/v1") + "/chat/completions"
-        self._headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        )
+        self._address, self._path = address, (address.path.rstrip("/") or "/v1") + "/chat/completions"
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._sampling, self._patience_s, self._call_timeout_s = sampling, patience_s, call_timeout_s
         self._lock = threading.Lock()
-        self._open_at = 0.0  # of time.monotonic()
+        self._limited_until = 0.0  # time.monotonic() at which the rate limit ends
 
     def complete(
-        self, request: dict[str, Any], gone: Callable[[], bool], lost: Callable[[float, Exception | None], None]
-    ) -> Verdict:
-        """The verdict that passes an answer on. `lost` is told the seconds that faults and rate limits cost, and the fault, as they pass.
+        self,
+        request: dict[str, Any],
+        caller_gone: Callable[[], bool],
+        on_lost: Callable[[float, Exception | None], None],
+    ) -> Decision:
+        """The PASS_ON decision for this request.
 
-        Raises CallerGone, or the ModelError of an endpoint that did not give an answer in time.
+        `on_lost(seconds, fault)` is called for the time that each rate limit and fault costs. Raises CallerGone, or the
+        ModelError of an endpoint that gave no answer in time.
         """
         body = json.dumps(request | {"model": self.model} | self._sampling).encode()
         failing_since, tries = None, 0
         while True:
-            if waited_s := self.wait_open(gone):
-                lost(waited_s, None)
+            if waited_s := self.wait_for_rate_limit(caller_gone):
+                on_lost(waited_s, None)
             started = time.monotonic()
-            verdict = judge(self._send(body, gone))
-            if verdict.then is Then.PASS_ON:
-                return verdict
-            if verdict.then is Then.FAIL:
-                raise verdict.error
-            rest_s = verdict.wait_s if verdict.wait_s is not None else min(2.0**tries, LONGEST_REST_S)
-            rest_s *= 1.0 + JITTER * random.random()
+            decision = classify(self._send(body, caller_gone))
+            if decision.action is Action.PASS_ON:
+                return decision
+            error = decision.error
+            assert error is not None, "every other action has an error"
+            if decision.action is Action.FAIL:
+                raise error
+            pause_s = decision.wait_s if decision.wait_s is not None else min(2.0**tries, LONGEST_PAUSE_S)
+            pause_s *= 1.0 + JITTER * random.random()
             now, tries = time.monotonic(), tries + 1
-            if verdict.then is Then.WAIT:
+            if decision.action is Action.WAIT:
                 failing_since = None
-                if (verdict.wait_s or 0.0) > LONGEST_RATE_WAIT_S:
-                    raise RateLimited(
-                        f"{verdict.error}; it asks to wait {verdict.wait_s:.0f} s: run the same command again then"
-                    )
-                lost(now - started, verdict.error)
+                if (decision.wait_s or 0.0) > LONGEST_RATE_WAIT_S:
+                    remedy = f"it asks to wait {decision.wait_s:.0f} s: run the same command again then"
+                    raise RateLimited(f"{error}; {remedy}")
+                on_lost(now - started, error)
                 with self._lock:
-                    self._open_at = max(self._open_at, now + rest_s)
+                    self._limited_until = max(self._limited_until, now + pause_s)
                 continue
             failing_since = failing_since or started
-            if now + rest_s - failing_since > self._patience_s:
-                raise verdict.error
-            lost(now - started + rest_s, verdict.error)
-            _sleep(rest_s, gone)
+            if now + pause_s - failing_since > self._patience_s:
+                raise error
+            on_lost(now - started + pause_s, error)
+            _sleep(pause_s, caller_gone)
 
-    def wait_open(self, gone: Callable[[], bool]) -> float:
+    def wait_for_rate_limit(self, caller_gone: Callable[[], bool]) -> float:
         """Wait while the endpoint limits the rate; returns the seconds. Raises CallerGone."""
-        began = time.monotonic()
-        while (left_s := self._open_at - time.monotonic()) > 0:
-            _sleep(left_s * (1.0 + JITTER * random.random()), gone)
-        return max(0.0, time.monotonic() - began) if self._open_at > began else 0.0
+        started = time.monotonic()
+        while (left_s := self._limited_until - time.monotonic()) > 0:
+            _sleep(left_s * (1.0 + JITTER * random.random()), caller_gone)
+        return max(0.0, time.monotonic() - started) if self._limited_until > started else 0.0
 
-    def _send(self, body: bytes, gone: Callable[[], bool]) -> Reply:
-        """One try. The connection is read by a thread of its own, so that a caller who leaves takes the call along. Raises CallerGone."""
+    def _send(self, body: bytes, caller_gone: Callable[[], bool]) -> Reply:
+        """One try. A thread of its own reads the connection, so that the call can be cut. Raises CallerGone."""
         connection = self._connection()
         try:
             connection.connect()
-            connected = connection.sock
-            connected.settimeout(self._call_timeout_s)
-            answer: Future[Reply] = Future()
-            threading.Thread(
-                target=self._exchange, args=(connection, body, answer), name="endpoint call", daemon=True
-            ).start()
-            while not wait([answer], LOOK_S).done:
-                if gone():
-                    _shut(connected)
+            sock = connection.sock
+            sock.settimeout(self._call_timeout_s)
+            reply: Future[Reply] = Future()
+            exchange = threading.Thread(target=self._exchange, args=(connection, body, reply), daemon=True)
+            exchange.start()
+            while not wait([reply], POLL_S).done:
+                if caller_gone():
+                    with suppress(OSError):  # it may have ended meanwhile
+                        sock.shutdown(socket.SHUT_RDWR)
                     raise CallerGone
-            return answer.result()
-        except LOST as lost:
-            return Reply(0, {}, f"{type(lost).__name__}: {lost}".encode())
+            return reply.result()
+        except CONNECTION_ERRORS as error:
+            return Reply(0, {}, f"{type(error).__name__}: {error}".encode())
         finally:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        """Not yet connected. An https endpoint is reached through HTTPS_PROXY where that is set and NO_PROXY does not name the host."""
-        host, port = self._where.hostname, self._where.port
-        if self._where.scheme == "http":
+        """A connection, not opened yet. HTTPS_PROXY and NO_PROXY apply to an https endpoint."""
+        host, port = self._address.hostname or "", self._address.port
+        if self._address.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
         proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
         if not proxy:
             return http.client.HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT_S)
         through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        connection = http.client.HTTPSConnection(
-            through.hostname, through.port or PROXY_PORT, timeout=CONNECT_TIMEOUT_S
-        )
+        through_port = through.port or PROXY_PORT
+        connection = http.client.HTTPSConnection(through.hostname or "", through_port, timeout=CONNECT_TIMEOUT_S)
         connection.set_tunnel(host, port)
         return connection
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, answer: "Future[Reply]") -> None:
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, reply: "Future[Reply]") -> None:
         try:
             connection.request("POST", self._path, body, self._headers)
             response = connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
-            answer.set_result(Reply(response.status, headers, response.read()))
-        except Exception as lost:
-            answer.set_exception(lost)
+            reply.set_result(Reply(response.status, headers, response.read()))
+        except Exception as error:
+            reply.set_exception(error)
 
 
-def _sleep(seconds: float, gone: Callable[[], bool]) -> None:
+def _sleep(seconds: float, caller_gone: Callable[[], bool]) -> None:
+    """Sleep, but raise CallerGone as soon as the caller is gone."""
     until = time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0:
-        if gone():
+        if caller_gone():
             raise CallerGone
-        time.sleep(min(LOOK_S, left_s))
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended by itself
+        time.sleep(min(POLL_S, left_s))

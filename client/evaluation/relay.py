@@ -1,33 +1,32 @@
-"""The model API that a batch's sessions see: it knows a session by its key, asks the endpoint in its place, and keeps the count.
+"""The model API of an evaluation's sessions: relays their calls to the endpoint and counts calls, tokens and lost time.
 
-Invariant: the endpoint's API key never leaves this process; after a fault of the endpoint a session gets no further answer, so
-that nothing it does then can be scored.
+Invariant: the endpoint's API key never leaves this process. After a fault of the endpoint a session gets no further
+completion, so that no later action of its agent can be scored.
 """
 
 import json
 import secrets
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from client.errors import ConfigError, InvalidRequest, ModelError, StackError, Unauthorized
-from client.evaluation.endpoint import LOOK_S, CallerGone, Endpoint
+from client.evaluation.endpoint import POLL_S, CallerGone, Endpoint
+from client.http_server import JsonHandler, serving
 
 COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/models"
 BODY_LIMIT_BYTES = 64 * 2**20
-LEAVE_S = 10.0  # for the agent of a cancelled session to be gone
-IDLE_S = 60.0  # a connection on which no request comes
+AGENT_EXIT_S = 10.0  # for the agent of a cancelled session to exit
+IDLE_S = 60.0  # before a connection without requests is closed
 
 
-class Talk:
-    """What one session said to the model, and what became of it. `lost_s`: seconds its calls waited for rate limits and faults.
+class ModelSession:
+    """The model calls of one session: its key, conversation, counts and fault.
 
-    `fault`: what ended it, if the endpoint did. `pending`: the fault that its last call was waiting out.
+    `lost_s`: seconds that its calls spent in rate limits and faults. `fault`: the endpoint's error that ended it, or
+    None. `pending_fault`: the error that its latest call is waiting out.
     """
 
     def __init__(self, endpoint: Endpoint, on_fault: Callable[[ModelError], None]):
@@ -35,54 +34,55 @@ class Talk:
         self.calls = self.prompt_tokens = self.completion_tokens = 0
         self.lost_s = 0.0
         self.fault: ModelError | None = None
-        self.pending: Exception | None = None
+        self.pending_fault: Exception | None = None
         self.conversation: dict[str, Any] = {}
         self._endpoint, self._on_fault = endpoint, on_fault
         self._lock = threading.Lock()
         self._ended = False
         self._cancel: Callable[[], None] | None = None
 
-    def began(self, cancel: Callable[[], None]) -> None:
-        """The session exists now, and `cancel` ends it: at once, if it is not wanted any more."""
+    def attach(self, cancel: Callable[[], None]) -> None:
+        """Set the function that cancels the session at the agent server; called at once if `end` was called before."""
         with self._lock:
             self._cancel, cancel_now = cancel, self._ended
         if cancel_now:
             cancel()
 
     def end(self) -> None:
-        """Nobody wants the session any more. Cancels it once."""
+        """Cancel the session. Repeatable."""
         with self._lock:
             cancel, self._ended = None if self._ended else self._cancel, True
         if cancel:
             cancel()
 
-    def complete(self, request: dict[str, Any], gone: Callable[[], bool]) -> tuple[int, dict[str, Any]]:
-        """Status and answer for the agent. Raises CallerGone, ModelError."""
+    def complete(self, request: dict[str, Any], caller_gone: Callable[[], bool]) -> tuple[int, dict[str, Any]]:
+        """Status and JSON body for the agent. Raises CallerGone, ModelError."""
         if self.fault:
             raise self.fault
         plain = {name: value for name, value in request.items() if name not in ("stream", "stream_options")}
         try:
-            verdict = self._endpoint.complete(plain, gone, self._lost)
+            decision = self._endpoint.complete(plain, caller_gone, self._add_lost)
         except ModelError as fault:
             with self._lock:
                 self.fault = self.fault or fault
             self._on_fault(fault)
             self.end()
-            # An agent that is being cancelled is not told an error at the same moment: it ends in its call, not in handling that.
-            until = time.monotonic() + LEAVE_S
-            while not gone() and time.monotonic() < until:
-                time.sleep(LOOK_S)
+            # The agent is being cancelled: it should exit within this call, not while it handles an error response.
+            deadline = time.monotonic() + AGENT_EXIT_S
+            while not caller_gone() and time.monotonic() < deadline:
+                time.sleep(POLL_S)
             raise
+        answer = decision.answer or {}
         with self._lock:
-            self.pending = None
-            if verdict.status == 200:
-                self._count(plain, verdict.answer)
-        return verdict.status, verdict.answer
+            self.pending_fault = None
+            if decision.status == 200:
+                self._count(plain, answer)
+        return decision.status, answer
 
-    def _lost(self, seconds: float, fault: Exception | None) -> None:
+    def _add_lost(self, seconds: float, fault: Exception | None) -> None:
         with self._lock:
             self.lost_s += seconds
-            self.pending = fault or self.pending
+            self.pending_fault = fault or self.pending_fault
 
     def _count(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
         usage = answer.get("usage") or {}
@@ -90,79 +90,80 @@ class Talk:
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
         message = {name: value for name, value in answer["choices"][0]["message"].items() if value is not None}
-        self.conversation = {"messages": [*request["messages"], message]} | (
-            {"tools": request["tools"]} if request.get("tools") else {}
-        )
+        self.conversation = {"messages": [*request["messages"], message]}
+        if request.get("tools"):
+            self.conversation["tools"] = request["tools"]
 
 
 class Relay:
-    """`url` is every session's base_url; the key tells whose call it is."""
+    """The model sessions by key. `url` is the base_url of all of them; the key identifies the session of a call."""
 
-    def __init__(self, url: str, endpoint: Endpoint):
-        self.url, self.endpoint = url, endpoint
-        self._talks: dict[str, Talk] = {}
+    def __init__(self, endpoint: Endpoint):
+        self.url, self.endpoint = "", endpoint
+        self._sessions: dict[str, ModelSession] = {}
 
     @contextmanager
-    def talk(self, on_fault: Callable[[ModelError], None]) -> Iterator[Talk]:
-        """A session's talk; its key is unknown afterwards."""
-        talk = Talk(self.endpoint, on_fault)
-        self._talks[talk.key] = talk
+    def open_session(self, on_fault: Callable[[ModelError], None]) -> Iterator[ModelSession]:
+        """A new session, whose key is valid within the `with`."""
+        session = ModelSession(self.endpoint, on_fault)
+        self._sessions[session.key] = session
         try:
-            yield talk
+            yield session
         finally:
-            del self._talks[talk.key]
+            del self._sessions[session.key]
 
     def end_all(self) -> None:
-        """Cancel every session there is, all at once."""
-        threads = [threading.Thread(target=talk.end) for talk in list(self._talks.values())]
+        """Cancel all sessions in parallel."""
+        threads = [threading.Thread(target=session.end) for session in list(self._sessions.values())]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def of(self, authorization: str) -> Talk:
-        """Raises Unauthorized."""
-        talk = self._talks.get(authorization.removeprefix("Bearer ").strip())
-        if not talk:
-            raise Unauthorized("no session of this batch has that key")
-        return talk
+    def session_of(self, authorization: str) -> ModelSession:
+        """The session of a bearer token. Raises Unauthorized."""
+        session = self._sessions.get(authorization.removeprefix("Bearer ").strip())
+        if not session:
+            raise Unauthorized("the API key must be that of a session of this evaluation")
+        return session
 
 
 @contextmanager
-def serving(host: str, port: int, endpoint: Endpoint) -> Iterator[Relay]:
-    """A relay on `host` and `port` (0: a free one), an address of this machine that the agent server can reach. Raises ConfigError."""
+def serving_relay(host: str, port: int, endpoint: Endpoint) -> Iterator[Relay]:
+    """A relay on `host`, an address that the agent server can reach, and `port` (0: any). Raises ConfigError."""
+    relay = Relay(endpoint)
+    model = {"id": endpoint.model, "object": "model", "created": 0, "owned_by": "endpoint"}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(JsonHandler):
         timeout = IDLE_S
 
         def do_GET(self) -> None:
-            listed = {
-                "object": "list",
-                "data": [{"id": endpoint.model, "object": "model", "created": 0, "owned_by": "endpoint"}],
-            }
-            self._send(200, listed) if self.path == MODELS else self._send(
-                404, _told("not_found", f"here are POST {COMPLETIONS} and GET {MODELS}")
-            )
+            if self.path == MODELS:
+                self.send_json(200, {"object": "list", "data": [model]})
+            else:
+                self.send_json(404, _error("not_found", f"use POST {COMPLETIONS} or GET {MODELS}"))
 
         def do_POST(self) -> None:
             try:
-                request = self._request()
-                talk = relay.of(self.headers.get("Authorization", ""))
-                status, answer = talk.complete(request, lambda: _closed(self.connection))
+                request = self._read_request()
+                session = relay.session_of(self.headers.get("Authorization", ""))
+                status, answer = session.complete(request, self.caller_gone)
             except CallerGone:
                 self.close_connection = True
-            except StackError as refused:
-                self._send(refused.http_status, _told(refused.code, str(refused)))
+            except StackError as error:
+                self.send_json(error.http_status, _error(error.code, str(error)))
             else:
-                self._stream(request, answer) if request.get("stream") and status == 200 else self._send(status, answer)
+                if request.get("stream") and status == 200:
+                    self._send_stream(request, answer)
+                else:
+                    self.send_json(status, answer)
 
-        def _request(self) -> dict[str, Any]:
+        def _read_request(self) -> dict[str, Any]:
             size = self.headers.get("Content-Length", "")
             if self.path != COMPLETIONS or not size.isdecimal() or int(size) > BODY_LIMIT_BYTES:
-                self.close_connection = True  # the body stands unread
+                self.close_connection = True  # the body stays unread
                 raise InvalidRequest(
-                    f"it must be POST {COMPLETIONS} with a Content-Length of at most {BODY_LIMIT_BYTES}"
+                    f"the request must be POST {COMPLETIONS} with a Content-Length of at most {BODY_LIMIT_BYTES}"
                 )
             try:
                 request = json.loads(self.rfile.read(int(size)))
@@ -172,78 +173,35 @@ def serving(host: str, port: int, endpoint: Endpoint) -> Iterator[Relay]:
                 raise InvalidRequest("the body must be a JSON object with messages")
             return request
 
-        def _stream(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
+        def _send_stream(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
             events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in stream_chunks(request, answer))
-            self._write(200, "text/event-stream", f"{events}data: [DONE]\n\n".encode())
+            self.send_body(200, "text/event-stream", f"{events}data: [DONE]\n\n".encode())
 
-        def _send(self, status: int, answer: dict[str, Any]) -> None:
-            self._write(status, "application/json", json.dumps(answer).encode())
-
-        def _write(self, status: int, content_type: str, data: bytes) -> None:
-            try:
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            except OSError:
-                self.close_connection = True  # the caller has gone
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    try:
-        server = _Server((host, port), Handler)
-    except OSError as refused:
-        raise ConfigError(
-            f"--relay-host {host} --relay-port {port}: {refused}; give an address of this machine and a free port"
-        ) from None
-    relay = Relay(f"http://{host}:{server.server_address[1]}", endpoint)
-    threading.Thread(target=server.serve_forever, args=(0.05,), name="relay", daemon=True).start()
-    try:
+    with ExitStack() as stack:
+        try:
+            relay.url = stack.enter_context(serving(Handler, host, port))
+        except OSError as error:
+            remedy = "give an address of this machine and a free port"
+            raise ConfigError(f"--relay-host {host} --relay-port {port}: {error}; {remedy}") from None
         yield relay
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that was ended in the middle of a call."""
 
 
 def stream_chunks(request: dict[str, Any], answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The chunks of an answer for a caller that wants a stream: the endpoint is asked for the whole, which can be asked again."""
-    head = {name: value for name, value in answer.items() if name not in ("choices", "usage")} | {
-        "object": "chat.completion.chunk"
-    }
+    """The answer as the chunks of a stream. The endpoint gives it whole, so that a failed call can be sent again."""
+    head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+    head["object"] = "chat.completion.chunk"
     chunks = []
     for choice in answer["choices"]:
-        delta = dict(choice["message"])
+        index, delta = choice.get("index", 0), dict(choice["message"])
         if delta.get("tool_calls"):
             delta["tool_calls"] = [{"index": number} | call for number, call in enumerate(delta["tool_calls"])]
-        for part in (
-            {"delta": delta, "finish_reason": None},
-            {"delta": {}, "finish_reason": choice.get("finish_reason")},
-        ):
-            chunks.append(head | {"choices": [{"index": choice.get("index", 0)} | part]})
+        end = {"delta": {}, "finish_reason": choice.get("finish_reason")}
+        for part in ({"delta": delta, "finish_reason": None}, end):
+            chunks.append(head | {"choices": [{"index": index} | part]})
     if (request.get("stream_options") or {}).get("include_usage"):
         chunks.append(head | {"choices": [], "usage": answer.get("usage")})
     return chunks
 
 
-def _told(code: str, message: str) -> dict[str, Any]:
+def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "relay_error", "code": code}}
-
-
-def _closed(connection: socket.socket) -> bool:
-    look = select.poll()  # select() knows no descriptor beyond 1023
-    try:
-        look.register(connection, select.POLLIN)
-        return bool(look.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
-    except (OSError, ValueError):
-        return True

@@ -1,7 +1,7 @@
-"""A batch on disk: its settings, a line a finished sample, and the conversations.
+"""The output folder of an evaluation: settings, one line per finished sample, conversations.
 
-Invariant: a line is appended whole and synced before the next sample counts; killed at any moment, the folder resumes. One process at
-a time works in it.
+Invariant: a line is appended whole and synced before the next sample counts, so the folder of a killed run can resume.
+One process at a time works in it.
 """
 
 import fcntl
@@ -9,19 +9,22 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from client.atomic_write import write_text
 from client.errors import ConfigError, StorageError
 from client.wire import Mode
 
-RUN, RESULTS, TRAJECTORIES, OPEN = "run.json", "results.jsonl", "trajectories.jsonl", "open.jsonl"
+RUN, RESULTS, TRAJECTORIES = "run.json", "results.jsonl", "trajectories.jsonl"
+OPEN_SESSIONS = "open.jsonl"
 
 
 class Settings(BaseModel):
-    """What a sample's result depends on, save the agent server itself. A resumed run has the same."""
+    """The options that a sample's result depends on. A resumed run must have the same ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,26 +41,28 @@ class Settings(BaseModel):
     @property
     def sampling(self) -> dict[str, Any]:
         """Fields of every request to the endpoint."""
-        given = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        return {name: value for name, value in given.items() if value is not None} | self.extra
+        fields = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {name: value for name, value in fields.items() if value is not None} | self.extra
 
     def differences(self, before: Self) -> str:
-        """In words; empty where there are none."""
+        """A description of the fields that changed; empty if none did."""
         pairs = ((name, getattr(before, name), getattr(self, name)) for name in type(self).model_fields)
         return "; ".join(f"{name} was {_short(old)} and is now {_short(new)}" for name, old, new in pairs if old != new)
 
 
-class Sample(NamedTuple):
-    """One of the K tries at a task; `index` from 0."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of the K attempts at a task; `index` from 0."""
 
     task_id: str
     index: int
 
 
 class Record(BaseModel):
-    """The end of one sample. A reward stands there if and only if `status` is `completed`; `failed` is the infrastructure's, never the model's.
+    """The result of one sample, a line of results.jsonl.
 
-    Tokens and calls are those of the endpoint; `lost_s`: seconds that the endpoint's rate limits and faults cost.
+    It has a reward if and only if `status` is `completed`; `failed` is the infrastructure's fault, never the model's.
+    Calls and tokens are the endpoint's; `lost_s`: seconds spent in the endpoint's rate limits and faults.
     """
 
     task_id: str
@@ -76,118 +81,107 @@ class Record(BaseModel):
     seconds: dict[str, float] = {}
 
 
-class Book:
-    """The folder of one batch, from entering to leaving its `with`. `run_id` is the same in all its runs."""
+class ResultStore:
+    """The output folder of one evaluation, locked within its `with`. `run_id` is the same in all runs of the folder."""
+
+    run_id: str
 
     def __init__(self, folder: Path, settings: Settings):
-        """Raises ConfigError for a folder of another batch, one in use, or one that cannot be read or written."""
+        """On entering: raises ConfigError if the folder has other settings, is in use, or cannot be read or written."""
         self.folder, self.settings = folder, settings
         self.records: list[Record] = []
-        self._locked = -1
+        self._lock_descriptor = -1
 
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._locked = os.open(self.folder, os.O_RDONLY)
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_descriptor = os.open(self.folder, os.O_RDONLY)
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.run_id = self._open_run()
-            self.records = [self._record(number, line) for number, line in enumerate(self._lines(RESULTS), 1)]
-            self._drop_unrecorded()
+            self.records = [self._parse_record(number, line) for number, line in enumerate(self._lines(RESULTS), 1)]
+            self._drop_unrecorded_conversations()
         except BlockingIOError:
-            raise ConfigError(
-                f"--out {self.folder}: another batch works there; wait for it, or give another folder"
-            ) from None
-        except OSError as refused:
-            raise ConfigError(f"--out {self.folder} cannot be used: {refused}") from None
+            problem = "another evaluation is running there; wait for it, or give another folder"
+            raise ConfigError(f"--out {self.folder}: {problem}") from None
+        except OSError as error:
+            raise ConfigError(f"--out {self.folder} cannot be used: {error}") from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._locked)
+        os.close(self._lock_descriptor)
 
     def results(self) -> dict[Sample, Record]:
-        """The last record of every sample that has one."""
+        """The last record of each sample."""
         return {Sample(record.task_id, record.sample): record for record in self.records}
 
-    def missing(self) -> list[Sample]:
-        """Samples without a completed record; first samples of all tasks come first."""
-        found = self.results()
+    def pending_samples(self) -> list[Sample]:
+        """Samples without a completed record, the first samples of all tasks first."""
+        results = self.results()
         samples = [Sample(task, index) for index in range(self.settings.samples) for task in self.settings.tasks]
-        return [sample for sample in samples if sample not in found or found[sample].status != "completed"]
+        return [sample for sample in samples if sample not in results or results[sample].status != "completed"]
 
-    def sessions_left_open(self) -> list[str]:
-        """Server ids of sessions that an earlier run began and has no record of."""
-        ended = {record.session_id for record in self.records}
-        return [line["session_id"] for line in map(json.loads, self._lines(OPEN)) if line["session_id"] not in ended]
+    def open_sessions(self) -> list[str]:
+        """Server ids of sessions that an earlier run created and has no record of."""
+        recorded = {record.session_id for record in self.records}
+        session_ids = [json.loads(line)["session_id"] for line in self._lines(OPEN_SESSIONS)]
+        return [session_id for session_id in session_ids if session_id not in recorded]
 
-    def began(self, session_id: str) -> None:
-        self._append(OPEN, {"session_id": session_id})
+    def add_open_session(self, session_id: str) -> None:
+        """Note a session that was created. Raises StorageError."""
+        self._append(OPEN_SESSIONS, {"session_id": session_id})
+
+    def clear_open_sessions(self) -> None:
+        """Forget the sessions noted as open."""
+        (self.folder / OPEN_SESSIONS).unlink(missing_ok=True)
 
     def add(self, record: Record, conversation: dict[str, Any]) -> None:
-        """Keep a finished sample. The conversation goes first: one without a record is dropped by the next run."""
+        """Append a finished sample. Raises StorageError.
+
+        The conversation goes first: the next run drops one without a record.
+        """
         if conversation and record.status == "completed" and (record.resolved or not self.settings.only_resolved):
-            about = {
-                "task_id": record.task_id,
-                "sample": record.sample,
-                "session_id": record.session_id,
-                "reward": record.reward,
-            }
-            self._append(TRAJECTORIES, conversation | about)
+            names = ("task_id", "sample", "session_id", "reward")
+            self._append(TRAJECTORIES, conversation | {name: getattr(record, name) for name in names})
         self._append(RESULTS, record.model_dump(exclude_none=True))
         self.records.append(record)
 
-    def close_sessions(self) -> None:
-        """No session of this batch is open any more."""
-        (self.folder / OPEN).unlink(missing_ok=True)
-
     def write(self, name: str, text: str) -> None:
-        """A file that is whole or as it was. Raises StorageError."""
-        part = self.folder / f"{name}.part"
+        """Replace a file whole. Raises StorageError."""
         try:
-            with part.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.folder / name)
-        except OSError as refused:
-            raise StorageError(
-                f"{self.folder / name} cannot be written: {refused}; free some space, then run the same command again"
-            ) from refused
+            write_text(self.folder / name, text)
+        except OSError as error:
+            raise self._storage_error(name, error) from error
 
     def _open_run(self) -> str:
-        """The run's id, new or as it was. Before the first result a folder takes other settings."""
-        path, begun = self.folder / RUN, (self.folder / RESULTS).exists()
-        if begun and not path.exists():
-            raise ConfigError(
-                f"--out {self.folder} has {RESULTS} and no {RUN}: whose results are they? Give another folder"
-            )
-        if not begun:
+        """The folder's run id, new or kept. Settings may change as long as there is no result."""
+        path, has_results = self.folder / RUN, (self.folder / RESULTS).exists()
+        if not has_results:
             run_id = uuid.uuid4().hex
-            self.write(
-                RUN, json.dumps({"run_id": run_id, "settings": self.settings.model_dump(mode="json")}, indent=2) + "\n"
-            )
+            run = {"run_id": run_id, "settings": self.settings.model_dump(mode="json")}
+            self.write(RUN, json.dumps(run, indent=2) + "\n")
             return run_id
+        if not path.exists():
+            raise ConfigError(f"--out {self.folder} has {RESULTS} without {RUN}; give another folder")
         try:
-            found = json.loads(path.read_text())
-            before, run_id = Settings.model_validate(found["settings"]), str(found["run_id"])
-        except (ValueError, KeyError, TypeError) as unreadable:  # pydantic's is a ValueError
-            raise ConfigError(f"{path} is not the {RUN} of a batch: {unreadable}; give another folder") from None
-        if differs := self.settings.differences(before):
-            raise ConfigError(
-                f"--out {self.folder} holds a batch with other settings: {differs}; give the same ones, or another folder"
-            )
+            content = json.loads(path.read_text())
+            before, run_id = Settings.model_validate(content["settings"]), str(content["run_id"])
+        except (ValueError, KeyError, TypeError) as error:  # pydantic's is a ValueError
+            raise ConfigError(f"{path} is not the {RUN} of an evaluation: {error}; give another folder") from None
+        if differences := self.settings.differences(before):
+            remedy = "give the same ones, or another folder"
+            raise ConfigError(f"--out {self.folder} has results with other settings: {differences}; {remedy}")
         return run_id
 
-    def _record(self, number: int, line: str) -> Record:
+    def _parse_record(self, number: int, line: str) -> Record:
         try:
             return Record.model_validate_json(line)
-        except ValidationError as unreadable:
-            why = unreadable.errors()[0]["msg"]
-            raise ConfigError(
-                f"{self.folder / RESULTS} line {number} is no result: {why}; delete that line, and its sample runs again"
-            ) from None
+        except ValidationError as invalid:
+            reason = invalid.errors()[0]["msg"]
+            problem = f"{self.folder / RESULTS} line {number} is no result: {reason}"
+            raise ConfigError(f"{problem}; delete that line, and its sample runs again") from None
 
     def _lines(self, name: str) -> Iterator[str]:
-        """The file's whole lines. A torn last line, of a write that a kill or a full disk cut, is cut off."""
+        """The file's complete lines. Truncates a partial last line, left by a kill or a full disk."""
         path = self.folder / name
         if not path.exists():
             return
@@ -200,25 +194,27 @@ class Book:
                 end += len(line)
                 yield line.decode(errors="replace")
 
-    def _drop_unrecorded(self) -> None:
-        """Conversations whose sample got no record: it runs again."""
-        ended = {record.session_id for record in self.records}
+    def _drop_unrecorded_conversations(self) -> None:
+        """Remove the conversations of samples without a record: those samples run again."""
+        recorded = {record.session_id for record in self.records}
         lines = list(self._lines(TRAJECTORIES))
-        kept = [line for line in lines if json.loads(line)["session_id"] in ended]
+        kept = [line for line in lines if json.loads(line)["session_id"] in recorded]
         if len(kept) < len(lines):
             self.write(TRAJECTORIES, "".join(kept))
 
     def _append(self, name: str, line: dict[str, Any]) -> None:
-        """Raises StorageError; the next run cuts off what a full disk tore."""
+        """Append a line and sync. Raises StorageError; the next run truncates a partial line."""
         try:
             with (self.folder / name).open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as refused:
-            raise StorageError(
-                f"{self.folder / name} cannot be written: {refused}; free some space, then run the same command again"
-            ) from refused
+        except OSError as error:
+            raise self._storage_error(name, error) from error
+
+    def _storage_error(self, name: str, error: OSError) -> StorageError:
+        remedy = "free some space, then run the same command again"
+        return StorageError(f"{self.folder / name} cannot be written: {error}; {remedy}")
 
 
 def _short(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible endpoint as a provider runs it: one key for everybody, a model that plays a task, and faults when told.
+"""A fake OpenAI-compatible endpoint: one API key, a scripted model, faults on request.
 
-Invariant: what it answers depends on the conversation and on `fault`, never on chance or on whose session it is.
+Invariant: a reply depends on the conversation and on `fault`, never on chance or on the session.
 """
 
 import json
@@ -19,7 +19,7 @@ KEY = "sk-real-secret"
 
 @dataclass
 class Fault:
-    """An answer of the provider itself. `hang_s`: after so long, or never; `drop`: the connection ends instead."""
+    """A faulty reply. `hang_s`: seconds before it is sent; `drop`: the connection is closed instead."""
 
     status: int = 500
     body: bytes = b'{"error": {"message": "it broke", "type": "server_error", "code": null}}'
@@ -29,11 +29,15 @@ class Fault:
 
 
 @dataclass
-class PlayedEndpoint:
-    """`plays[text]`: first commands of the conversations about a task whose statement holds `text`, in the order they begin (the last one
-    repeats); every conversation then submits. `fault(text, turn)` is asked before each answer; turn 0 is a conversation's first."""
+class FakeEndpoint:
+    """A model with scripted conversations.
 
-    plays: dict[str, list[str]] = field(default_factory=dict)
+    `scripts[text]`: first commands of the conversations about a task whose statement holds `text`, in the order they
+    begin; the last one repeats. Every conversation then submits. `fault(text, turn)` is called before each reply; a
+    conversation's first turn is 0. `begun`: conversations by text; `gone`: callers that left during a hang.
+    """
+
+    scripts: dict[str, list[str]] = field(default_factory=dict)
     fault: Callable[[str, int], Fault | None] = lambda text, turn: None
     url: str = ""
     requests: list[dict] = field(default_factory=list)
@@ -43,9 +47,9 @@ class PlayedEndpoint:
     gone: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def answer(self, body: dict) -> dict | Fault:
-        said = json.dumps(body["messages"])
-        text = next((text for text in self.plays if json.dumps(text)[1:-1] in said), "")
+    def reply(self, body: dict) -> dict | Fault:
+        messages, tools = json.dumps(body["messages"]), bool(body.get("tools"))
+        text = next((text for text in self.scripts if json.dumps(text)[1:-1] in messages), "")
         turn = sum(message["role"] == "assistant" for message in body["messages"])
         if fault := self.fault(text, turn):
             return fault
@@ -54,17 +58,16 @@ class PlayedEndpoint:
             if not text:
                 return completion("text:OK", tools=False, number=1)  # the probe
             if turn:
-                return completion(SUBMIT, tools=bool(body.get("tools")), number=turn)
+                return completion(SUBMIT, tools=tools, number=turn)
             number = self.begun[text] = self.begun.get(text, 0) + 1
-            return completion(
-                self.plays[text][min(number, len(self.plays[text])) - 1], tools=bool(body.get("tools")), number=0
-            )
+            script = self.scripts[text]
+            return completion(script[min(number, len(script)) - 1], tools=tools, number=0)
 
 
 @contextmanager
-def serving(certificate: str = "") -> Iterator[PlayedEndpoint]:
+def serving_endpoint(certificate: str = "") -> Iterator[FakeEndpoint]:
     """`certificate`: a PEM file with its key, for TLS as localhost."""
-    endpoint = PlayedEndpoint()
+    endpoint = FakeEndpoint()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -72,22 +75,20 @@ def serving(certificate: str = "") -> Iterator[PlayedEndpoint]:
         def do_POST(self):
             endpoint.keys.add(self.headers.get("Authorization", ""))
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = endpoint.answer(body)
-            if isinstance(answer, Fault) and (answer.drop or answer.hang_s and self.caller_leaves(answer.hang_s)):
+            reply = endpoint.reply(body)
+            if isinstance(reply, Fault) and (reply.drop or reply.hang_s and self.caller_leaves(reply.hang_s)):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            status, data, headers = (
-                (answer.status, answer.body, answer.headers)
-                if isinstance(answer, Fault)
-                else (200, json.dumps(answer).encode(), {})
-            )
+            if isinstance(reply, Fault):
+                status, data, extra = reply.status, reply.body, reply.headers
+            else:
+                status, data, extra = 200, json.dumps(reply).encode(), {}
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(data))} | extra
             endpoint.statuses.append(status)
             try:
                 self.send_response(status)
-                for name, value in (
-                    {"Content-Type": "application/json", "Content-Length": str(len(data))} | headers
-                ).items():
+                for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
@@ -95,6 +96,7 @@ def serving(certificate: str = "") -> Iterator[PlayedEndpoint]:
                 self.close_connection = True
 
         def caller_leaves(self, seconds: float) -> bool:
+            """True if the caller closes its connection within so many seconds."""
             self.connection.settimeout(seconds)
             try:
                 left = not self.connection.recv(1, socket.MSG_PEEK)
