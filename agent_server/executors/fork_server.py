@@ -17,7 +17,7 @@ from typing import NoReturn
 from agent_server.agents.registry import preload_agent
 from agent_server.config import Settings
 from agent_server.executors.messages import READY, decode_job, receive, send
-from agent_server.grading.datasets import registry as datasets
+from agent_server.grading.datasets.registry import load_dataset
 from agent_server.sandboxes.processes import become_subreaper
 from agent_server.worker import process as worker
 from agent_server.worker.job import Job
@@ -36,7 +36,7 @@ def main(connection: socket.socket) -> None:
     send(connection, READY)
     while message := receive(connection):
         job = decode_job(message)
-        datasets.load(job.task.dataset).preload(job.task)
+        load_dataset(job.task.dataset).preload(job.task)
         pid = os.fork()
         if pid == 0:
             _run_worker(connection, job, settings)

@@ -1,10 +1,13 @@
-"""A submission as a patch: what it is, and how it is applied.
+"""A submission as a patch: its statistics, and its application to the repository.
 
-Invariant: each step of the ladder is tried on what the one before left untouched. Applying runs none of the patch's content.
+Invariant: each step of the ladder starts from what the step before left untouched. Applying runs none of the patch's
+content.
 """
 
 import re
 from dataclasses import asdict, dataclass
+
+from unidiff import PatchSet
 
 from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S
 from agent_server.sandboxes.base import Sandbox
@@ -14,49 +17,79 @@ PATCH = f"patch -p1 --unified --batch --forward --no-backup-if-mismatch --reject
 LADDER = {
     "git apply": f"git apply {SUBMISSION}",
     "git apply, whitespace ignored": f"git apply --ignore-whitespace --recount {SUBMISSION}",
-    # git refuses to touch .git in whatever spelling, patch does not; what stands in there would be run by the next git command.
-    "patch -p1": f"{PATCH} --dry-run && rm -rf /tmp/.git.aside && mv .git /tmp/.git.aside && {{ {PATCH}; status=$?; rm -rf .git; mv /tmp/.git.aside .git; exit $status; }}",
+    # git refuses to touch .git in whatever spelling. patch does not, and the next git command would run its hooks.
+    "patch -p1": (
+        f"{PATCH} --dry-run && rm -rf /tmp/.git.aside && mv .git /tmp/.git.aside"
+        f" && {{ {PATCH}; status=$?; rm -rf .git; mv /tmp/.git.aside .git; exit $status; }}"
+    ),
 }
-OF_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
+CHANGES_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
+# Headers on which unidiff's expressions take quadratic time.
+SLOW_HEADER = re.compile(r"^(?:diff --git .*://|Binary files? .{1000})", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
+    """Size of a patch. `files`: changed, whether by hunks, a mode or a rename. `bytes`: of the text in UTF-8."""
+
     files: int
     added_lines: int
     removed_lines: int
     bytes: int
 
     def as_dict(self) -> dict[str, int]:
+        """The fields by name."""
         return asdict(self)
 
 
 def statistics(patch: str) -> Statistics:
-    """Of a unified diff; of other text, zeros and its size."""
+    """Statistics of a unified diff; of other text, zeros and its size. Never raises.
+
+    A patch whose hunks have wrong counts may still apply, since the ladder recounts. Its lines are counted by their
+    first character.
+    """
+    size = len(patch.encode(errors="replace"))
+    if SLOW_HEADER.search(patch):
+        return _count_by_prefix(patch, size)
+    try:
+        files = PatchSet(patch, metadata_only=True)
+    except Exception:  # the policy writes the patch, so unidiff may fail on it in any way
+        return _count_by_prefix(patch, size)
+    return Statistics(len(files), files.added, files.removed, size)
+
+
+def paths_in(patch: str) -> tuple[str, ...]:
+    """The files that a diff of git's touches, sorted, by their new names, or by their old ones where they are
+    deleted."""
+    heads = [line for line in patch.splitlines() if line.startswith("diff --git ")]
+    return tuple(sorted({head.rpartition(" b/")[2] for head in heads}))
+
+
+def _count_by_prefix(patch: str, size: int) -> Statistics:
     lines = patch.splitlines()
     return Statistics(
         files=sum(line.startswith("+++ ") for line in lines),
         added_lines=sum(line.startswith("+") and not line.startswith("+++ ") for line in lines),
         removed_lines=sum(line.startswith("-") and not line.startswith("--- ") for line in lines),
-        bytes=len(patch.encode(errors="replace")),
+        bytes=size,
     )
 
 
 def is_patch(text: str) -> bool:
-    """Whether it can be one at all: some hunk, or a change that git writes without one."""
+    """Whether the text has a hunk, or a change that git writes without one."""
     return re.search(r"^(@@ |diff --git |GIT binary patch)", text, re.MULTILINE) is not None
 
 
 def apply(submission: str, sandbox: Sandbox) -> tuple[str, str]:
-    """The name of the step that took, and "" with what each step said where none did."""
-    if OF_GIT.search(submission):
+    """The name of the step of LADDER that applied the patch and "", or "" and the output of each step."""
+    if CHANGES_GIT.search(submission):
         return "", "the patch changes files of .git"
-    # A diff may lack its last newline by the time it has been through a chat; git apply insists on it.
+    # A diff may have lost its last newline in a chat; git apply needs it.
     sandbox.write_file(SUBMISSION, submission if submission.endswith("\n") else submission + "\n")
-    said = []
+    failures = []
     for name, command in LADDER.items():
         result = sandbox.run(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
         if result.returncode == 0:
             return name, ""
-        said.append(f"{name}: {result.output.strip()[-500:]}")
-    return "", "\n".join(said)
+        failures.append(f"{name}: {result.output.strip()[-500:]}")
+    return "", "\n".join(failures)

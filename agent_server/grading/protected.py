@@ -1,118 +1,113 @@
-"""What a submission may not change: the row's tests and everything that says how tests run.
+"""Snapshots of the protected files, and their restoration after the patch.
 
-Seen on the file system before and after the patch, not in the patch's text, which can be written in many ways.
-Invariant: under `strip`, protected files are byte for byte those of the row before a test runs; what was found is reported.
-Names are bytes on the way, as a name may hold anything but NUL.
+Changes are found on the file system, before and after the patch, and not in the patch's text, which can be written in
+many ways.
+Invariant: under `strip`, protected files are byte for byte those of the row before a test runs; changes are reported.
+Names are handled as bytes (surrogateescape), since a name may hold anything but NUL.
 """
 
 import base64
 import binascii
 import gzip
-import re
-import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
+from agent_server.grading.protected_paths import COMPILED, find_command, folders_above, tests_of_row
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
 Policy = Literal["strip", "reject", "allow"]
-ANYWHERE = (
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", "sitecustomize.py", "usercustomize.py",
-    "*.pth", "entry_points.txt", ".gitattributes", ".coveragerc", "noxfile.py", ".travis.yml", ".gitlab-ci.yml", "Jenkinsfile",
-)  # fmt: skip
-COMPILED = ".pyc"  # Python can be told to believe these without a look at the source; no fix needs one, so under no policy do they count
-TEST_FOLDERS = ("tests", "test")
-FOLDERS = (".github", ".circleci")
-# Beside the tests, these would be imported instead of the test runner.
-AT_THE_TOP = ("pytest", "_pytest", "pluggy", "unittest")
-KEPT = "/tmp/.protected"
-# Words of a script that name tests or how they run, without what here-documents hold.
-HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n.*?^\s*\2$", re.MULTILINE | re.DOTALL)
-WORD = re.compile(r"[^\s'\"`;|&()<>=]+")
-NAMES_TESTS = re.compile(r"(?:^|[/_.-])tests?(?:[/_.-]|$)|\.sh$", re.IGNORECASE)
-MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
+BACKUP = "/tmp/.protected"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What each protected file is, by path: kind, mode and digest, or where a link leads."""
+    """The state of each protected file by path: kind, mode and digest, or a link's target."""
 
-    facts: dict[str, str]
+    states: dict[str, str]
 
     def changed(self, later: "Snapshot") -> tuple[str, ...]:
-        paths = self.facts.keys() | later.facts.keys()
-        return tuple(sorted(path for path in paths if self.facts.get(path) != later.facts.get(path)))
+        """Paths whose state differs in `later`, sorted."""
+        paths = self.states.keys() | later.states.keys()
+        return tuple(sorted(path for path in paths if self.states.get(path) != later.states.get(path)))
 
 
-def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox, *, keep: bool = False) -> Snapshot:
-    """As it is now; `keep` also puts the files away for `restore`. Raises GraderError."""
-    find = _find(_tests(dataset, task))
-    # Links are not followed: one may lead to what never ends. sha1sum's records come last, after an empty one.
-    script = f"{{ {find} -printf '%p\\0%y%m %l\\0'; printf '\\0'; {find} -type f -print0 | xargs -0 -r sha1sum -z --; }} 2>/dev/null | gzip -c | base64 -w0"
-    if keep:
-        script += (
-            f"; {find} -print0 >{KEPT}.list && tar --no-recursion --null --no-unquote -cf {KEPT}.tar -T {KEPT}.list"
-        )
+def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox) -> Snapshot:
+    """The protected files as they are now. Raises GraderError."""
+    return _snapshot(task, sandbox, find_command(dataset, task), "")
+
+
+def back_up(dataset: Dataset, task: Task, sandbox: Sandbox) -> Snapshot:
+    """The protected files as they are now, copied for `restore`. Raises GraderError."""
+    find = find_command(dataset, task)
+    copy = (
+        f"; {find} -print0 >{BACKUP}.list && tar --no-recursion --null --no-unquote -cf {BACKUP}.tar -T {BACKUP}.list"
+    )
+    return _snapshot(task, sandbox, find, copy)
+
+
+def _snapshot(task: Task, sandbox: Sandbox, find: str, copy: str) -> Snapshot:
+    # Links are not followed: one may lead to a file without end. sha1sum's records come last, after an empty one.
+    script = (
+        f"{{ {find} -printf '%p\\0%y%m %l\\0'; printf '\\0'; {find} -type f -print0 | xargs -0 -r sha1sum -z --; }}"
+        f" 2>/dev/null | gzip -c | base64 -w0{copy}"
+    )
+    output = run_checked(sandbox, task, script, cwd=REPOSITORY)
     try:
-        records = (
-            gzip.decompress(base64.b64decode(run_checked(sandbox, task, script, cwd=REPOSITORY)))
-            .decode(errors="surrogateescape")
-            .split("\0")
-        )
-    except (OSError, EOFError, zlib.error, binascii.Error) as torn:
+        records = gzip.decompress(base64.b64decode(output)).decode(errors="surrogateescape").split("\0")
+    except (OSError, EOFError, zlib.error, binascii.Error) as failure:
         raise GraderError(
-            f"row {task.task_id}: what is protected cannot be listed, are find, sha1sum, gzip and base64 in its image? {torn}"
-        ) from torn
+            f"row {task.task_id}: its image must have find, sha1sum, gzip and base64 to list the protected files;"
+            f" the list cannot be read: {failure}"
+        ) from failure
     end = next((number for number in range(0, len(records), 2) if not records[number]), len(records))
-    facts = dict(zip(records[:end:2], records[1:end:2], strict=True))
+    states = dict(zip(records[:end:2], records[1:end:2], strict=True))
     for record in records[end + 1 :]:
         digest, _, path = record.partition("  ")
         if path:
-            facts[path] = f"{facts.get(path, '')}{digest}"
-    return Snapshot(facts)
+            states[path] = f"{states.get(path, '')}{digest}"
+    return Snapshot(states)
 
 
 def restore(task: Task, sandbox: Sandbox, before: Snapshot, changed: Iterable[str]) -> None:
-    """Bring these files back as they were kept, and remove those that were not there. Raises GraderError."""
+    """Restore these files from the backup, and remove those that were not there. Raises GraderError."""
     paths = list(changed)
-    folders = sorted({folder for path in paths for folder in _folders(path)}, key=len)
-    for name, listed in {
-        "folders": folders,
+    lists = {
+        "folders": sorted({folder for path in paths for folder in folders_above(path)}, key=len),
         "changed": paths,
-        "back": [path for path in paths if path in before.facts],
-    }.items():
-        sandbox.write_file(f"{KEPT}.{name}", "".join(f"{path}\0" for path in listed))
-    # What stands in a folder's place must not lead the files elsewhere, or keep them away.
+        "back": [path for path in paths if path in before.states],
+    }
+    for name, listed in lists.items():
+        sandbox.write_file(f"{BACKUP}.{name}", "".join(f"{path}\0" for path in listed))
+    # A link or file in a folder's place must not redirect the restored files or block them.
     script = f"""
-while IFS= read -rd '' folder; do if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi; done <{KEPT}.folders
-xargs -0 -r rm -rf -- <{KEPT}.changed && tar --null --no-unquote -xf {KEPT}.tar -T {KEPT}.back
+while IFS= read -rd '' folder; do
+  if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi
+done <{BACKUP}.folders
+xargs -0 -r rm -rf -- <{BACKUP}.changed && tar --null --no-unquote -xf {BACKUP}.tar -T {BACKUP}.back
 """
     run_checked(sandbox, task, script, cwd=REPOSITORY)
 
 
 def remove(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
-    """Raises GraderError."""
-    sandbox.write_file(f"{KEPT}.changed", "".join(f"{path}\0" for path in paths))
-    run_checked(sandbox, task, f"xargs -0 -r rm -rf -- <{KEPT}.changed", cwd=REPOSITORY)
+    """Remove these files. Raises GraderError."""
+    sandbox.write_file(f"{BACKUP}.changed", "".join(f"{path}\0" for path in paths))
+    run_checked(sandbox, task, f"xargs -0 -r rm -rf -- <{BACKUP}.changed", cwd=REPOSITORY)
 
 
-def installed(task: Task, sandbox: Sandbox) -> str:
-    """What has changed since the kept snapshot of packages that are installed in the repository's folder: too much to put away. Raises
-    GraderError."""
-    return run_checked(
-        sandbox,
-        task,
-        f"find . -path ./.git -prune -o \\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\) -cnewer {KEPT}.list -print | head -n 5",
-        cwd=REPOSITORY,
-    )
+def changed_packages(task: Task, sandbox: Sandbox) -> str:
+    """Files of packages installed in the repository's folder that changed since the backup, at most five; "" for none.
+    They are too large to back up. Raises GraderError."""
+    packages = "\\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\)"
+    find = f"find . -path ./.git -prune -o {packages} -cnewer {BACKUP}.list -print | head -n 5"
+    return run_checked(sandbox, task, find, cwd=REPOSITORY)
 
 
-def counting(changed: Iterable[str]) -> tuple[str, ...]:
+def reportable(changed: Iterable[str]) -> tuple[str, ...]:
     """Those that are a reason to reject, as text that can be recorded."""
     return tuple(
         path.encode(errors="surrogateescape").decode(errors="replace")
@@ -122,56 +117,11 @@ def counting(changed: Iterable[str]) -> tuple[str, ...]:
 
 
 def always_restored(dataset: Dataset, task: Task, changed: Iterable[str]) -> list[str]:
-    """Those that are the row's own tests, or stand in their way, and what is compiled."""
-    tests = [f"./{file}" for file in _tests(dataset, task)]
+    """Those that are restored under every policy: the row's own tests, what blocks them, and compiled files."""
+    tests = [f"./{file}" for file in tests_of_row(dataset, task)]
     return [
         path
         for path in changed
         if path.endswith(COMPILED)
         or any(f"{test}/".startswith(f"{path}/") or path.startswith(f"{test}/") for test in tests)
     ]
-
-
-def named_in(script: str) -> Iterator[str]:
-    """Paths in the repository that a script's words name and that hold tests or say how they run."""
-    words = [word.split("::")[0] for word in WORD.findall(HERE_DOCUMENT.sub("", script))]
-    for word in words:
-        path = re.sub(rf"^(?:{REPOSITORY}/|(?:\./)+)", "", word).rstrip("/")
-        if path and NAMES_TESTS.search(path) and not path.startswith(("-", "/", ".")) and "$" not in path:
-            yield path
-    if "make" in words:
-        yield from MAKEFILES
-
-
-def _tests(dataset: Dataset, task: Task) -> list[str]:
-    return [*dataset.test_files(task), *named_in(dataset.test_script(task))]
-
-
-def _folders(path: str) -> Iterator[str]:
-    """`./a`, `./a/b` of `./a/b/c`."""
-    for number, character in enumerate(path):
-        if character == "/" and number > 1:
-            yield path[:number]
-
-
-def _of_test(file: str) -> Iterator[str]:
-    """The test's file; where it lies in a folder of tests, all of that folder, since tests lean on what lies beside them. And what
-    would stand in its way: a folder in its place, a file in the place of its folder."""
-    parts = file.split("/")
-    last = next((number for number, part in enumerate(parts[:-1]) if part in TEST_FOLDERS), len(parts) - 1)
-    whole = "./" + "/".join(parts[: last + 1])
-    yield from (*_folders(whole), whole, f"{whole}/*")
-
-
-def _find(test_files: Iterable[str]) -> str:
-    """A find command for all that is protected, of any kind but folders."""
-    patterns = {pattern for file in test_files for pattern in _of_test(re.sub(r"([*?\[\\])", r"\\\1", file))}
-    tests = [f"-path {shlex.quote(pattern)}" for pattern in sorted(patterns)]
-    names = [f"-name {shlex.quote(name)}" for name in ANYWHERE] + [f"-name '*{COMPILED}' ! -path '*/site-packages/*'"]
-    folders = [f"-path './{folder}/*'" for folder in FOLDERS]
-    top = [
-        f"-path {shlex.quote(pattern)}"
-        for name in AT_THE_TOP
-        for pattern in (f"./{name}", f"./{name}/*", f"./{name}.*")
-    ]
-    return f"find . -path ./.git -prune -o \\( {' -o '.join([*tests, *names, *folders, *top])} \\) ! -type d"

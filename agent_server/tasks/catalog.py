@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.config import Settings
-from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import Dataset
+from agent_server.grading.datasets.registry import AUTO, dataset_for_row, load_dataset
 from agent_server.tasks.order import MODES, TaskOrder, check_task_id
 from agent_server.tasks.rows import Rows, open_rows
 from agent_server.tasks.task import Task
@@ -31,9 +31,7 @@ class Catalog:
     missing file, a missing column and rows that cannot be graded.
     """
 
-    def __init__(
-        self, data_path: Path, dataset: str = datasets.AUTO, exclude: Path | None = None, default_image: str = ""
-    ):
+    def __init__(self, data_path: Path, dataset: str = AUTO, exclude: Path | None = None, default_image: str = ""):
         excluded = _excluded(exclude) if exclude else frozenset()
         by_file: dict[Path, _File] = {}
         self._files: dict[Mode, _File] = {}
@@ -81,9 +79,7 @@ class _File:
         self.images: set[str] = set()
         if not self.rows.columns:
             raise ConfigError(f"{path} has no rows; a mode needs at least one task")
-        self.dataset = (
-            datasets.recognise(self.rows.read(0), str(path)) if dataset == datasets.AUTO else datasets.load(dataset)
-        )
+        self.dataset = dataset_for_row(self.rows.read(0), str(path)) if dataset == AUTO else load_dataset(dataset)
         if lacking := self.dataset.identifying_columns - self.rows.columns:
             raise ConfigError(
                 f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name};"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SessionCosts:
-    """`seconds`: wall time by phase. `cpu_seconds`: of the worker by phase, and of each sandbox. `peak_memory_bytes`: of
-    the sandbox that held the most."""
+    """`seconds`: wall time by phase. `cpu_seconds`: of the worker by phase, and of each sandbox. `peak_memory_bytes`:
+    of the sandbox that held the most."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import Any
 from agent_server.agents.base import AgentResult
 from agent_server.config import Settings
 from agent_server.grading import reward
-from agent_server.grading.base import Grade
+from agent_server.grading.grade import Grade
 from agent_server.sandboxes.processes import become_subreaper, read_process
 from agent_server.store.store import Fenced, Store
 from agent_server.worker import signals
@@ -69,6 +69,7 @@ def run(job: Job, settings: Settings) -> None:
 def _run_session(job: Job, settings: Settings, store: Store, costs: SessionCosts) -> dict[str, Any]:
     """The record of a completed session. Raises Fenced, CancelSignal, StackError."""
     process = read_process(os.getpid())
+    assert process is not None  # /proc has the process that reads it
     store.register_worker(job.session_id, job.attempt, process.pid, process.start_ticks)
     result, grade = Session(job, settings, store, costs).run()
     return {

@@ -2,16 +2,17 @@
 
 import errno
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from agent_server.agents.base import AgentResult, ModelEndpoint, sandbox_env
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
 from agent_server.grading import repository
-from agent_server.grading.base import NO_SUBMISSION, Grade, GradingConfig, grade
-from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import REPOSITORY
+from agent_server.grading.datasets.registry import load_dataset
+from agent_server.grading.grade import NO_SUBMISSION, Grade, GradingConfig, grade
+from agent_server.grading.placement import grading_place
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
@@ -27,46 +28,31 @@ AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 
 
 class Session:
-    """The steps of one session: sandbox, agent, submission, grade."""
+    """Runs one attempt at a session: agent, then grading. The store learns each state before it begins."""
 
     def __init__(self, job: Job, settings: Settings, store: Store, costs: SessionCosts):
         self._job, self._settings, self._store, self._costs = job, settings, store, costs
         self._agent = load_agent(settings)
-        self._dataset = datasets.load(job.task.dataset)
+        self._dataset = load_dataset(job.task.dataset)
+        self._place = grading_place(settings.grading_sandbox)
 
     def run(self) -> tuple[AgentResult, Grade]:
-        in_same = self._settings.grading_sandbox == "same"
+        """The agent's result and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
         with self._sandbox("commands") as sandbox:
             with self._costs.measure("prepare"):
-                begun = repository.prepare(self._dataset, self._job.task, sandbox, keep=in_same)
-            result = self._work_in(sandbox)
-            if in_same and result.submission.strip():
-                self._begin_grading()
-                with self._slot("gradings"):
-                    return result, self._grade(result.submission, sandbox, begun)
-        if not result.submission.strip():
-            return result, NO_SUBMISSION
-        self._begin_grading()
-        with self._slot("gradings"), self._sandbox("tests") as sandbox:
-            return result, self._grade(result.submission, sandbox, None)
-
-    def _work_in(self, sandbox: Sandbox) -> AgentResult:
-        retry_on_full_disk(lambda: self._store.model_called(self._job.session_id, self._job.attempt))
-        with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
+                self._place.prepare(self._dataset, self._job.task, sandbox)
             result = self._run_agent(sandbox)
-        return _with_diff(result, sandbox) if result.submitted and not result.submission.strip() else result
-
-    def _begin_grading(self) -> None:
-        retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
-
-    def _grade(self, submission: str, sandbox: Sandbox, begun: repository.BaseState | None) -> Grade:
-        settings = self._settings
-        rules = GradingConfig(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
-        log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
-        with self._costs.measure("grading"):
-            return grade(self._dataset, self._job.task, submission, sandbox, rules, begun=begun, log_file=log_file)
+            if self._place.in_agent_sandbox:
+                return result, self._grade(result.submission, nullcontext(sandbox))
+        return result, self._grade(result.submission, self._sandbox("tests"))
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
+        retry_on_full_disk(lambda: self._store.model_called(self._job.session_id, self._job.attempt))
+        with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
+            result = self._call_agent(sandbox)
+        return _with_diff(result, sandbox) if result.submitted and not result.submission.strip() else result
+
+    def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
         try:
             return self._agent.run(
@@ -81,21 +67,36 @@ class Session:
         except AgentTimeout:
             raise AgentError(
                 f"the agent did not end within {AGENT_GRACE_S:g} s after its limit of {settings.agent_timeout_s:g} s; "
-                "a command or model call outlasted it: lower AGENT_SERVER_COMMAND_TIMEOUT_S or AGENT_SERVER_MODEL_TIMEOUT_S"
+                "a command or model call outlasted it: lower AGENT_SERVER_COMMAND_TIMEOUT_S or"
+                " AGENT_SERVER_MODEL_TIMEOUT_S"
             ) from None
 
+    def _grade(self, submission: str, grading_sandbox: AbstractContextManager[Sandbox]) -> Grade:
+        if not submission.strip():
+            return NO_SUBMISSION
+        settings = self._settings
+        retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
+        config = GradingConfig(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
+        log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
+        with self._slot("gradings"), grading_sandbox as sandbox, self._costs.measure("grading"):
+            return grade(self._dataset, self._job.task, submission, sandbox, self._place, config, log_file=log_file)
+
     @contextmanager
-    def _sandbox(self, used_for: str) -> Iterator[Sandbox]:
-        """A fresh sandbox of the task's image. When it has ended, what ran in it is on the bill as `used_for`."""
-        scratch = self._settings.scratch_dir / self._job.attempt_id
+    def _sandbox(self, phase: str) -> Iterator[Sandbox]:
+        """A fresh sandbox of the task's image. Its CPU time is recorded under `phase` when it ends."""
+        settings = self._settings
+        scratch = settings.scratch_dir / self._job.attempt_id
         _make_directory(scratch)
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
             sandbox = apptainer.start(
-                apptainer.image_path(self._settings.sif_dir, self._job.task.image_name),
-                scratch=scratch, env=sandbox_env(self._agent), start_timeout_s=self._settings.sandbox_start_timeout_s,
-                limits=self._settings.sandbox_limits, network=self._settings.sandbox_network,
-                binds=self._settings.binds,
-            )  # fmt: skip
+                apptainer.image_path(settings.sif_dir, self._job.task.image_name),
+                scratch=scratch,
+                env=sandbox_env(self._agent),
+                start_timeout_s=settings.sandbox_start_timeout_s,
+                limits=settings.sandbox_limits,
+                network=settings.sandbox_network,
+                binds=settings.binds,
+            )
         try:
             self._set_up(sandbox)
             yield sandbox
@@ -103,7 +104,7 @@ class Session:
             used = sandbox.resource_usage()
             sandbox.close()
             reap_orphans()
-            self._costs.cpu_seconds[used_for] = used.cpu_s
+            self._costs.cpu_seconds[phase] = used.cpu_s
             self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
 
     def _set_up(self, sandbox: Sandbox) -> None:
@@ -115,7 +116,8 @@ class Session:
             )
         if result.returncode != 0:
             raise SandboxStartFailed(
-                f"AGENT_SERVER_SETUP_COMMAND ended with {result.returncode}{result.limit and f' ({result.limit})'}: {result.output[-500:]}"
+                f"AGENT_SERVER_SETUP_COMMAND ended with {result.returncode}{result.limit and f' ({result.limit})'}:"
+                f" {result.output[-500:]}"
             )
 
     def _slot(self, name: str) -> AbstractContextManager[None]:
@@ -129,7 +131,7 @@ class Session:
 
 
 def _with_diff(result: AgentResult, sandbox: Sandbox) -> AgentResult:
-    """What the agent left in its repository is its submission. What it left running may still exceed a limit."""
+    """The result with the repository's diff as submission. What the agent left running may still exceed a limit."""
     try:
         return AgentResult(result.exit_status, True, repository.collect_diff(sandbox), result.n_calls)
     except SandboxLimitExceeded as exceeded:

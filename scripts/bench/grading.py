@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent_server.grading import repository
-from agent_server.grading.base import GradingConfig, grade
 from agent_server.grading.datasets.base import REPOSITORY
+from agent_server.grading.grade import GradingConfig, grade
+from agent_server.grading.placement import FreshSandbox
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
@@ -47,7 +48,7 @@ def main() -> None:
         def ours() -> None:
             fresh = sandbox()
             try:
-                assert grade(dataset, task, gold, fresh, GradingConfig(60.0)).resolved
+                assert grade(dataset, task, gold, fresh, FreshSandbox(), GradingConfig(60.0)).resolved
             finally:
                 fresh.close()
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from agent_server.grading.datasets import registry
-from agent_server.grading.datasets.registry import AUTO
+from agent_server.grading.datasets.registry import AUTO, load_dataset
 from agent_server.tasks.catalog import Catalog
 from client.errors import ConfigError
 
@@ -45,7 +44,7 @@ def distinct_images(rows: Iterable[Row], derive: Callable[[Row], str | None] = l
 
 def published_name(row: Row) -> str | None:
     """Derive the name under which SWE-bench and SWE-Gym publish the image of a row without one."""
-    return registry.load("swebench").image(row) if row.get("instance_id") and row.get("repo") else None
+    return load_dataset("swebench").image(row) if row.get("instance_id") and row.get("repo") else None
 
 
 def read_rows(data_path: Path) -> list[Row]:

@@ -1,63 +1,68 @@
-"""The seam between a dataset's rows and grading: what its images, tests and words for an outcome are.
+"""The interface between a dataset's rows and grading: image, repository, tests and outcomes of each row.
 
-Subclass Dataset for a dataset of your own; docs/datasets.md, "Bring your own dataset", shows how.
+Derive from Dataset to add a dataset of your own; docs/datasets.md has an example.
 Invariant: an instance has no state. Everything about a row is in its Task, everything about a run in its TestRun.
 """
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from agent_server.grading import outcomes as words
+from agent_server.grading import outcomes as rules
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
 REPOSITORY = "/testbed"  # in every image, or made so by `set_up`
 SETUP_TIMEOUT_S = 300.0
-FIX = "/tmp/.fix.patch"
-UNITTEST_ID = re.compile(r"\w+ \([\w.]+\)$")
+GOLD_PATCH = "/tmp/.fix.patch"
 
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """What a row's tests left: all they printed, how their script ended, and outcomes by test id as the runner itself reported
-    them: pytest (None where it wrote no report) or unittest, whose ids are `test_x (pkg.Class)`."""
+    """What one run of a row's tests left behind.
+
+    `log`: everything printed. `returncode`: of the test script. `pytest_outcomes` and `unittest_outcomes`: by test id,
+    as the runner itself reported them; the first is None where pytest wrote no report, the ids of the second are
+    `test_x (pkg.Class)`. `limit`: the sandbox limit that ended the tests early, as in CommandResult, or "".
+    """
+
+    __test__: ClassVar[bool] = False  # not for pytest to collect
 
     log: str
     returncode: int
     pytest_outcomes: dict[str, str] | None = None
     unittest_outcomes: dict[str, str] = field(default_factory=dict)
+    limit: str = ""
 
 
 class Dataset:
-    """Rows with `image_name`, FAIL_TO_PASS, PASS_TO_PASS and a `test_cmd` that runs pytest. Subclasses say what is different."""
+    """Rows with `image_name`, FAIL_TO_PASS, PASS_TO_PASS and a `test_cmd` that runs pytest. Subclasses override what
+    differs.
+
+    `identifying_columns`: rows that have all of these are of this kind. `read_columns`: read of every row at the start.
+    `text_columns`: large ones, of which at the start only their presence is read. `task_columns`: go with the task.
+    """
 
     name: ClassVar[str] = ""
-    identifying_columns: ClassVar[frozenset[str]] = frozenset()  # a row that has all of these is of this kind
-    read_columns: ClassVar[tuple[str, ...]] = (
-        "instance_id",
-        "image_name",
-        "FAIL_TO_PASS",
-        "test_cmd",
-    )  # read of every row at the start
-    text_columns: ClassVar[tuple[str, ...]] = ("problem_statement",)  # large: at the start only whether they are there
-    task_columns: ClassVar[tuple[str, ...]] = ("test_cmd",)  # go with the task
+    identifying_columns: ClassVar[frozenset[str]] = frozenset()
+    read_columns: ClassVar[tuple[str, ...]] = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd")
+    text_columns: ClassVar[tuple[str, ...]] = ("problem_statement",)
+    task_columns: ClassVar[tuple[str, ...]] = ("test_cmd",)
 
     def preload(self, task: Task) -> None:
-        """Import what takes long and such a task needs, in the process that forks workers."""
+        """Import slow packages that such a task needs. Called in the process that forks workers."""
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
-        """Whether rows like this one are of this kind."""
+        """Whether the row is of this kind."""
         return self.identifying_columns <= row.keys()
 
     def reason_ungradable(self, row: Mapping[str, Any]) -> str:
-        """Why the row cannot be graded; "" where it can. Of `texts` the row holds only whether they are there."""
+        """Why the row cannot be graded; "" where it can. A text column holds only whether it is filled."""
         if not self.image(row):
             return "it names no image"
         if not parse_test_ids(row.get("FAIL_TO_PASS")):
@@ -65,12 +70,15 @@ class Dataset:
         return "" if text(row.get("test_cmd")) else "its test_cmd is empty"
 
     def task_id(self, row: Mapping[str, Any]) -> str:
+        """The row's unique id."""
         return text(row.get("instance_id"))
 
     def image(self, row: Mapping[str, Any]) -> str:
+        """The name of the row's image."""
         return text(row.get("image_name"))
 
     def task(self, row: Mapping[str, Any]) -> Task:
+        """What of the row goes to the worker."""
         return Task(
             task_id=self.task_id(row),
             dataset=self.name,
@@ -84,54 +92,57 @@ class Dataset:
     # --- the repository ---------------------------------------------------------------------------------------------
 
     def set_up(self, task: Task, sandbox: Sandbox) -> None:
-        """Bring the image's repository to where the agent starts. Raises GraderError where row and image do not fit."""
+        """Change the image's repository to the state in which the agent starts. Raises GraderError where row and image
+        do not fit."""
 
     def base_commit(self, task: Task) -> str:
         """A commit that the agent can still name; "" where the row has none."""
         return text(task.row.get("base_commit"))
 
     def hidden_paths(self, task: Task) -> tuple[str, ...]:
-        """Paths, absolute or in the repository, that the agent must not see and grading needs."""
+        """Paths, absolute or in the repository, that grading needs and the agent must not see."""
         return ()
 
     def test_files(self, task: Task) -> tuple[str, ...]:
-        """Files in the repository that hold the row's tests: as in the image when they run, whatever the submission says."""
+        """Files in the repository that hold the row's tests. Under every policy the tests run with the image's version
+        of them, whatever the submission changes."""
         return files_of_tests((*task.fail_to_pass, *task.pass_to_pass))
 
     def apply_gold(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
-        """Resolve the row in the agent's repository, as only its author can. Raises GraderError."""
+        """Solve the row in the agent's repository. Raises GraderError."""
         if not (patch := text(row.get("patch"))):
             raise GraderError(
-                f"row {task.task_id} has no gold patch in its column `patch`, so golden cannot tell whether it can be solved"
+                f"row {task.task_id} has no gold patch in its column `patch`, so whether it can be solved is unknown;"
+                " fill the column or override `apply_gold`"
             )
-        sandbox.write_file(FIX, patch)
-        run_checked(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+        sandbox.write_file(GOLD_PATCH, patch)
+        run_checked(sandbox, task, f"git apply {GOLD_PATCH} && rm {GOLD_PATCH}", cwd=REPOSITORY)
 
     # --- the tests --------------------------------------------------------------------------------------------------
 
     def test_script(self, task: Task) -> str:
-        """What bash runs in the repository, the submission applied, to run the tests."""
+        """The bash script that runs the tests, in the repository with the submission applied."""
         return task.row["test_cmd"]
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """Each test's outcome by the id that the row uses, from the runner's own report: what is merely printed, the submission's
-        code can print too."""
+        """Outcome by the id that the row uses, from the runner's own report: the submission's code can print
+        anything."""
         return run.unittest_outcomes if run.pytest_outcomes is None else run.pytest_outcomes
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
-        """Whether every test that should pass now, and every one that passed before, has passed: see outcomes.resolved."""
-        return words.resolved(outcomes, task.fail_to_pass, task.pass_to_pass)
+        """Whether the outcomes resolve the row: by default SWE-bench's rule, outcomes.resolved."""
+        return rules.resolved(outcomes, task.fail_to_pass, task.pass_to_pass)
 
 
 def text(value: Any) -> str:
-    """A column's text; "" for None and NaN, which parquet and pandas use for what is missing."""
+    """A column's text; "" for None and NaN, which parquet and pandas use for missing values."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(value)
 
 
 def parse_test_ids(value: Any) -> tuple[str, ...]:
-    """A column of test ids: a list, its JSON text, or nothing in any spelling. Raises ValueError for other text."""
+    """A column of test ids: a list, its JSON text, or empty in any spelling. Raises ValueError for other text."""
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else ()
     elif isinstance(value, float):
@@ -140,50 +151,12 @@ def parse_test_ids(value: Any) -> tuple[str, ...]:
 
 
 def files_of_tests(tests: Iterable[str]) -> tuple[str, ...]:
-    """The files in pytest's ids, the part before `::`."""
+    """The files in pytest's ids: the part before `::`."""
     return tuple(sorted({test.split("::")[0] for test in tests if "::" in test}))
 
 
-def runs_pytest(script: str) -> bool:
-    return "pytest" in script or "py.test" in script
-
-
-def confirmed_by_runner(found: Mapping[str, str], tests: Iterable[str], script: str, run: TestRun) -> dict[str, str]:
-    """Outcomes that were read from what was printed, without passes that the runner itself does not know of: pytest where `script`
-    runs it, unittest where the ids of `tests` are unittest's. Where a test has a docstring, its id in SWE-bench is that; it can only
-    be asked then whether any test ran."""
-    if runs_pytest(script):
-        return {
-            test: outcome
-            for test, outcome in found.items()
-            if outcome != "PASSED" or _reported_passed(test, run.pytest_outcomes or {})
-        }
-    if not any(UNITTEST_ID.match(test) for test in tests):
-        return dict(found)
-    if not run.unittest_outcomes:
-        return {}
-    seen = {
-        test: run.unittest_outcomes.get(words.short_unittest_id(test), words.MISSING)
-        for test in found
-        if UNITTEST_ID.match(test)
-    }
-    return {
-        test: outcome for test, outcome in found.items() if outcome != "PASSED" or seen.get(test, "PASSED") == "PASSED"
-    }
-
-
-def _reported_passed(test: str, report: Mapping[str, str]) -> bool:
-    """swebench's parsers cut ids short at a space; then all that begin so must have passed."""
-    whole = (
-        [test]
-        if test in report or test.count("[") == test.count("]")
-        else [name for name in report if name.startswith(test)]
-    )
-    return bool(whole) and all(report.get(name) == "PASSED" for name in whole)
-
-
 def run_checked(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:
-    """The output of a command that can only fail where row and image do not fit. Raises GraderError."""
+    """The output of a command that fails only where row and image do not fit. Raises GraderError."""
     result = sandbox.run(command, cwd=cwd, timeout_s=SETUP_TIMEOUT_S)
     if result.returncode != 0:
         raise GraderError(

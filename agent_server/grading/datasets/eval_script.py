@@ -1,4 +1,4 @@
-"""Rows that bring a script of their own: `instance_id, problem_statement, eval_script`, and an image if they like.
+"""Rows with an evaluation script of their own: `instance_id, problem_statement, eval_script`, and optionally an image.
 
 Invariant: without a parser's name the script's exit code is the outcome, of one test called `eval_script`.
 """
@@ -7,20 +7,29 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import Dataset, TestRun, confirmed_by_runner, parse_test_ids, text
-from agent_server.grading.datasets.swebench import parsed, parsers
-from agent_server.grading.outcomes import parse_pytest_summary, parse_unittest
+from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.confirmation import confirmed_by_runner
+from agent_server.grading.datasets.swebench_parsers import parse_log, parsers
+from agent_server.grading.reports.pytest_summary import parse_pytest_summary
+from agent_server.grading.reports.unittest_output import parse_unittest_output
 from agent_server.tasks.task import Task
 
-WHOLE = "eval_script"
-OURS = {  # the runner's own report, or what it printed where its script kept the report from us
-    "pytest": lambda run: run.pytest_outcomes if run.pytest_outcomes is not None else parse_pytest_summary(run.log),
-    "unittest": lambda run: run.unittest_outcomes or parse_unittest(run.log),
-}
+WHOLE_SCRIPT = "eval_script"
+
+
+def _pytest_outcomes(run: TestRun) -> dict[str, str]:
+    """pytest's own report; the printed summary where the script kept pytest from writing ours."""
+    return run.pytest_outcomes if run.pytest_outcomes is not None else parse_pytest_summary(run.log)
+
+
+def _unittest_outcomes(run: TestRun) -> dict[str, str]:
+    return run.unittest_outcomes or parse_unittest_output(run.log)
+
+
+OWN_PARSERS = {"pytest": _pytest_outcomes, "unittest": _unittest_outcomes}
 PYTEST = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test)(?:[\s;&|)]|$)", re.MULTILINE)
-OWN_REPORT = re.compile(
-    r"junit|PYTEST_ADDOPTS|\benv -i\b|\btox\b|\bnox\b|\bpip3? install\b.*pytest"
-)  # ours may not be written then
+# Scripts in which pytest may not write our report.
+OTHER_REPORT = re.compile(r"junit|PYTEST_ADDOPTS|\benv -i\b|\btox\b|\bnox\b|\bpip3? install\b.*pytest")
 
 
 class EvalScript(Dataset):
@@ -37,8 +46,8 @@ class EvalScript(Dataset):
             return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
         if not (parser := text(row.get("log_parser"))):
             return ""
-        if parser not in OURS and parser not in parsers():
-            return f"log_parser is {' or '.join(OURS)} or one of swebench's, not {parser!r}"
+        if parser not in OWN_PARSERS and parser not in parsers():
+            return f"log_parser is {' or '.join(OWN_PARSERS)} or one of swebench's, not {parser!r}"
         return "" if parse_test_ids(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:
@@ -48,24 +57,24 @@ class EvalScript(Dataset):
         task = super().task(row)
         if task.row["log_parser"]:
             return task
-        return Task(task.task_id, self.name, task.image_name, task.problem_statement, (WHOLE,), (), task.row)
+        return Task(task.task_id, self.name, task.image_name, task.problem_statement, (WHOLE_SCRIPT,), (), task.row)
 
     def test_files(self, task: Task) -> tuple[str, ...]:
-        """Also all folders of tests at the top: a script may well run them without a name."""
+        """Also all folders of tests at the top, which a script may run without naming them."""
         return (*super().test_files(task), "tests", "test")
 
     def test_script(self, task: Task) -> str:
         return task.row["eval_script"]
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before it has run a test; what
-        it does not get to write then is its report."""
+        """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before a test has
+        run; pytest writes no report then."""
         if not (parser := task.row["log_parser"]):
             script = task.row["eval_script"]
-            broke_off = run.pytest_outcomes is None and PYTEST.search(script) and not OWN_REPORT.search(script)
-            return {WHOLE: "PASSED" if run.returncode == 0 and not broke_off else "FAILED"}
-        if parser in OURS:
-            return OURS[parser](run)
+            broke_off = run.pytest_outcomes is None and PYTEST.search(script) and not OTHER_REPORT.search(script)
+            return {WHOLE_SCRIPT: "PASSED" if run.returncode == 0 and not broke_off else "FAILED"}
+        if parser in OWN_PARSERS:
+            return OWN_PARSERS[parser](run)
         return confirmed_by_runner(
-            parsed(parser, run.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.test_script(task), run
+            parse_log(parser, run.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.test_script(task), run
         )

@@ -1,6 +1,7 @@
-"""R2E-Gym rows: an image with the repository before the commit, its tests beside it, and what each of them should do.
+"""R2E-Gym rows: an image with the repository before the commit, its tests, and the expected outcome of each.
 
-Invariant: R2E-Gym's own rule. The tests that ran are exactly those expected, and each did what is expected of it, be it to fail.
+Invariant: R2E-Gym's own rule. The tests that ran are exactly the expected ones, and each had its expected outcome, a
+failure included.
 """
 
 import difflib
@@ -8,24 +9,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import FIX, REPOSITORY, Dataset, TestRun, run_checked, text
-from agent_server.grading.outcomes import note
+from agent_server.grading.datasets.base import GOLD_PATCH, REPOSITORY, Dataset, TestRun, run_checked, text
+from agent_server.grading.outcomes import record_worse
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 TESTS, SCRIPT = "r2e_tests", "run_tests.sh"
-PLACES = tuple(
-    f"{folder}{name}" for folder in ("", "/", "/root/") for name in (TESTS, SCRIPT)
-)  # where images have them
-# What images hold besides, of the commit and of its tests; grading has it from the row.
-TELLING = (
-    "parsed_commit.json",
-    "modified_files.json",
-    "modified_entities.json",
-    "syn_issue.json",
-    "expected_test_output.json",
-    "execution_result.json",
-)
+# Where images have them.
+LOCATIONS = tuple(f"{folder}{name}" for folder in ("", "/", "/root/") for name in (TESTS, SCRIPT))
+# Further files in images that reveal the commit and its tests. Grading has their content from the row.
+REVEALING = (
+    "parsed_commit.json", "modified_files.json", "modified_entities.json", "syn_issue.json",
+    "expected_test_output.json", "execution_result.json",
+)  # fmt: skip
 
 
 class R2E(Dataset):
@@ -44,11 +40,9 @@ class R2E(Dataset):
             expected = json.loads(text(row.get("expected_output_json")) or "{}")
         except ValueError:
             return "its expected_output_json is not JSON"
-        return (
-            ""
-            if isinstance(expected, dict) and "PASSED" in expected.values()
-            else "its expected_output_json has no test that should pass"
-        )
+        if not isinstance(expected, dict) or "PASSED" not in expected.values():
+            return "its expected_output_json has no test that should pass"
+        return ""
 
     def task_id(self, row: Mapping[str, Any]) -> str:
         return text(row.get("instance_id")) or self.image(row)  # the image's tag is the commit
@@ -63,46 +57,47 @@ class R2E(Dataset):
         return Task(fields.task_id, self.name, fields.image_name, fields.problem_statement, passing, (), fields.row)
 
     def apply_gold(self, row: Mapping[str, Any], task: Task, sandbox: Sandbox) -> None:
-        """The commit's own change of files that are no tests."""
+        """Apply the commit's own change, without its tests."""
         diffs = json.loads(text(row.get("parsed_commit_content")) or "{}").get("file_diffs", [])
         patch = "".join(_as_diff(diff) for diff in diffs if not _is_test(diff["header"]["file"]["path"]))
-        sandbox.write_file(FIX, patch)
-        run_checked(sandbox, task, f"git apply {FIX} && rm {FIX}", cwd=REPOSITORY)
+        sandbox.write_file(GOLD_PATCH, patch)
+        run_checked(sandbox, task, f"git apply {GOLD_PATCH} && rm {GOLD_PATCH}", cwd=REPOSITORY)
 
     def set_up(self, task: Task, sandbox: Sandbox) -> None:
-        """Also where grading runs: code under test can read as well."""
-        files = " ".join((*TELLING, *(f"{folder}{name}" for folder in ("/", "/root/") for name in TELLING)))
-        run_checked(
-            sandbox,
-            task,
-            f"git rm -q --cached --ignore-unmatch -- {' '.join(TELLING)}; rm -rf -- {files}",
-            cwd=REPOSITORY,
-        )
+        """Remove what reveals the commit, also where grading runs: code under test can read it."""
+        files = " ".join((*REVEALING, *(f"{folder}{name}" for folder in ("/", "/root/") for name in REVEALING)))
+        remove = f"git rm -q --cached --ignore-unmatch -- {' '.join(REVEALING)}; rm -rf -- {files}"
+        run_checked(sandbox, task, remove, cwd=REPOSITORY)
 
     def hidden_paths(self, task: Task) -> tuple[str, ...]:
-        return PLACES
+        return LOCATIONS
 
     def test_files(self, task: Task) -> tuple[str, ...]:
         return ()  # all hidden
 
     def test_script(self, task: Task) -> str:
-        """R2E-Gym's, which runs `pytest -rA r2e_tests` in the repository, from wherever the image has the two."""
-        tests = f"[ -e {TESTS} ] || for folder in / /root/; do [ -e ${{folder}}{TESTS} ] && ln -s ${{folder}}{TESTS} {TESTS} && break; done"
-        return f"{tests}\nfor folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done; echo 'no {SCRIPT}, so no pytest'; exit 127"
+        """R2E-Gym's script, which runs `pytest -rA r2e_tests` in the repository, from wherever the image has the
+        two."""
+        link = (
+            f"[ -e {TESTS} ] || for folder in / /root/; do"
+            f" [ -e ${{folder}}{TESTS} ] && ln -s ${{folder}}{TESTS} {TESTS} && break; done"
+        )
+        run = f"for folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done"
+        return f"{link}\n{run}; echo 'no {SCRIPT}, so no pytest'; exit 127"
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """Of tests that share a name in R2E-Gym's words, the worst outcome: passes come first in the summary that it reads."""
-        found: dict[str, str] = {}
+        """Of tests that share a name in R2E-Gym's form, the worst outcome."""
+        outcomes: dict[str, str] = {}
         for test, outcome in (run.pytest_outcomes or {}).items():
-            note(found, _as_r2e(test).split(" - ")[0], outcome)
-        return _shortened(found)
+            record_worse(outcomes, _r2e_name(test).split(" - ")[0], outcome)
+        return _shortened(outcomes)
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         return dict(outcomes) == _shortened(json.loads(task.row["expected_output_json"]))
 
 
-def _as_r2e(test: str) -> str:
-    """`r2e_tests/test_1.py::TestX::test_y` is `TestX.test_y` in R2E-Gym's words."""
+def _r2e_name(test: str) -> str:
+    """R2E-Gym's name of a test: `TestX.test_y` for `r2e_tests/test_1.py::TestX::test_y`."""
     return ".".join(test.split("::")[1:])
 
 
@@ -119,11 +114,8 @@ def _is_test(path: str) -> bool:
 
 def _as_diff(diff: Mapping[str, Any]) -> str:
     """One file of `parsed_commit_content` as a unified diff."""
-    path, old, new = (
-        diff["header"]["file"]["path"],
-        diff.get("old_file_content") or "",
-        diff.get("new_file_content") or "",
-    )
+    path = diff["header"]["file"]["path"]
+    old, new = diff.get("old_file_content") or "", diff.get("new_file_content") or ""
     sides = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), *sides)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

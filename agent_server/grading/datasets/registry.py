@@ -1,7 +1,7 @@
-"""Which class knows a dataset's rows.
+"""Dataset classes by name, and selection of a class by a row's columns.
 
-`auto` recognises them by their columns; a name is one of ours, `MODULE:CLASS` one of the user's.
-Invariant: a row is graded by the class that its task names, in whatever process.
+`auto` selects by columns, a name one of the built-in classes, `MODULE:CLASS` one of the user's.
+Invariant: a row is graded by the class that its task names, in every process.
 """
 
 import importlib
@@ -17,32 +17,36 @@ from agent_server.grading.datasets.swesmith import SweSmith
 from client.errors import ConfigError
 
 AUTO = "auto"
-DATASETS: tuple[type[Dataset], ...] = (R2E, SweBench, SweSmith, EvalScript)  # asked in this order
+DATASETS: tuple[type[Dataset], ...] = (R2E, SweBench, SweSmith, EvalScript)  # tried in this order
 BY_NAME = {kind.name: kind for kind in DATASETS}
 
 
 @cache
-def load(name: str) -> Dataset:
-    """One of ours by name, or `MODULE:CLASS`. Raises ConfigError."""
+def load_dataset(name: str) -> Dataset:
+    """The class with a built-in name, or `MODULE:CLASS`. Raises ConfigError."""
     if name in BY_NAME:
         return BY_NAME[name]()
     module, _, attribute = name.partition(":")
     if not attribute:
-        raise ConfigError(f"AGENT_SERVER_DATASET={name}: give {AUTO}, one of {', '.join(BY_NAME)}, or MODULE:CLASS")
+        raise ConfigError(f"AGENT_SERVER_DATASET={name} must be {AUTO}, one of {', '.join(BY_NAME)}, or MODULE:CLASS")
     try:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as missing:
-        raise ConfigError(f"AGENT_SERVER_DATASET={name} cannot be imported: {missing}") from missing
+        raise ConfigError(
+            f"AGENT_SERVER_DATASET={name} cannot be imported: {missing}; correct it, or set PYTHONPATH to its folder"
+        ) from missing
     if not (isinstance(kind, type) and issubclass(kind, Dataset)):
-        raise ConfigError(f"AGENT_SERVER_DATASET={name} is no subclass of agent_server.grading.datasets.base.Dataset")
+        raise ConfigError(
+            f"AGENT_SERVER_DATASET={name} is no subclass of agent_server.grading.datasets.base.Dataset; derive it"
+        )
     kind.name = name
     return kind()
 
 
-def recognise(row: Mapping[str, Any], where: str) -> Dataset:
-    """The class for rows like this one. Raises ConfigError, with what each kind would want."""
+def dataset_for_row(row: Mapping[str, Any], where: str) -> Dataset:
+    """The class whose columns the row has. Raises ConfigError with the columns that each class misses."""
     for kind in DATASETS:
-        if (dataset := load(kind.name)).recognises(row):
+        if (dataset := load_dataset(kind.name)).recognises(row):
             return dataset
     lacking = "; ".join(
         f"{kind.name} lacks {', '.join(sorted(kind.identifying_columns - row.keys())) or 'a filled base_commit'}"

@@ -1,7 +1,8 @@
-"""SWE-smith rows: a patch a row that puts a bug into the image's repository.
+"""SWE-smith rows: a patch per row that adds a bug to the image's repository.
 
-Rows may bring a test command of their own (`test_cmd`); for the others the official package's profile of the repository has it.
-Invariant: the agent sees the repository with the bug and without the tests that show it, and none of it in its history.
+Rows may bring a test command of their own (`test_cmd`); for the others it comes from the official package's profile of
+the repository.
+Invariant: the agent sees the repository with the bug and without the tests that show it, and no history of either.
 """
 
 import shlex
@@ -11,21 +12,15 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from agent_server.grading.datasets.base import (
-    REPOSITORY,
-    Dataset,
-    TestRun,
-    parse_test_ids,
-    run_checked,
-    runs_pytest,
-    text,
-)
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, TestRun, parse_test_ids, run_checked, text
+from agent_server.grading.datasets.confirmation import runs_pytest
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 BUG = "/tmp/.bug.patch"
+DOCKERFILES = "swebench.harness.dockerfiles"
 # Names that swesmith 0.0.9 imports and swebench 5 no longer has. Its profiles and parsers do without them.
-GONE = {"DOCKER_USER": "root", "DOCKER_WORKDIR": "/testbed", "KEY_INSTANCE_ID": "instance_id"}
+REMOVED_NAMES = {"DOCKER_USER": "root", "DOCKER_WORKDIR": "/testbed", "KEY_INSTANCE_ID": "instance_id"}
 
 
 class SweSmith(Dataset):
@@ -89,16 +84,17 @@ def _as_row(task: Task) -> dict[str, str]:
 
 @cache
 def _registry() -> Any:
-    """swesmith's profiles by repository. The two packages' newest releases do not fit each other, hence GONE and the module."""
+    """swesmith's profiles by repository. swebench 5 lacks names and a module that swesmith imports; they are added
+    here."""
     import swebench.harness.constants as constants
 
-    for name, value in GONE.items():
+    for name, value in REMOVED_NAMES.items():
         if not hasattr(constants, name):
             setattr(constants, name, value)
-    dockerfiles = "swebench.harness.dockerfiles"
-    if dockerfiles not in sys.modules:
-        sys.modules[dockerfiles] = ModuleType(dockerfiles)
-        sys.modules[dockerfiles].get_dockerfile_env = None
+    if DOCKERFILES not in sys.modules:
+        module = ModuleType(DOCKERFILES)
+        module.__dict__["get_dockerfile_env"] = None
+        sys.modules[DOCKERFILES] = module
     from swesmith.profiles import registry
 
     return registry

@@ -3,7 +3,8 @@
 import shlex
 
 from agent_server.grading import repository
-from agent_server.grading.base import Grade, GradingConfig, grade
+from agent_server.grading.grade import Grade, GradingConfig, grade
+from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
@@ -13,7 +14,7 @@ HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
 IDENTITY = "git config --global user.name a; git config --global user.email a@b"
 SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
 LIMITS = Limits(2**30, 200, 2**28, 600.0)
-RULES = GradingConfig(timeout_s=60.0)
+CONFIG = GradingConfig(timeout_s=60.0)
 
 
 class GradingBench:
@@ -31,6 +32,7 @@ class GradingBench:
         return self._open[-1]
 
     def agents(self):
+        """A sandbox with the agent's repository."""
         sandbox = self.sandbox()
         repository.prepare(self.dataset, self.task, sandbox)
         return sandbox
@@ -42,8 +44,10 @@ class GradingBench:
         assert result.returncode == 0, result.output
         return repository.collect_diff(sandbox)
 
-    def grade(self, submission: str, rules: GradingConfig = RULES, **options) -> Grade:
-        return grade(self.dataset, self.task, submission, self.sandbox(), rules, **options)
+    def grade(self, submission: str, config: GradingConfig = CONFIG, *, sandbox=None, place=None, **options) -> Grade:
+        """The grade in a fresh sandbox, unless another is named."""
+        sandbox, place = sandbox or self.sandbox(), place or FreshSandbox()
+        return grade(self.dataset, self.task, submission, sandbox, place, config, **options)
 
     def close(self):
         for sandbox in self._open:
@@ -59,11 +63,11 @@ def solves(bench, edit="true", **options):
     return bench.grade(bench.patch(f"{SOLVE}; {edit}"), **options), bench.grade(bench.patch(edit), **options)
 
 
-def graded_in_place(bench, edit, submission=None):
-    """As the worker does with grading_sandbox=same."""
-    sandbox = bench.sandbox()
-    begun = repository.prepare(bench.dataset, bench.task, sandbox, keep=True)
+def graded_in_agent_sandbox(bench, edit, submission=None):
+    """The grade in the agent's own sandbox, as with AGENT_SERVER_GRADING_SANDBOX=same."""
+    sandbox, place = bench.sandbox(), AgentSandbox()
+    place.prepare(bench.dataset, bench.task, sandbox)
     result = run(sandbox, edit)
     assert result.returncode == 0, result.output
     patch = repository.collect_diff(sandbox) if submission is None else submission
-    return grade(bench.dataset, bench.task, patch, sandbox, RULES, begun=begun)
+    return bench.grade(patch, sandbox=sandbox, place=place)

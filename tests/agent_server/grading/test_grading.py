@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import GradingConfig, grade
-from agent_server.grading.datasets import registry as plug
+from agent_server.grading.datasets.registry import load_dataset
+from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.patches import is_patch, statistics
+from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from agent_server.tasks.task import Task
 from agent_server.validate import hostile
 from client.errors import GraderError, GraderTimeout
-from tests.agent_server.grading.grading_bench import RULES, SOLVE, run
+from tests.agent_server.grading.grading_bench import CONFIG, SOLVE, run
 from tests.agent_server.grading.sample_rows import F2P, NEW_TESTS, STATEMENT
 
 WORD = "two of them - a: b"
@@ -32,14 +33,14 @@ def test_protected_paths_are_stripped_and_the_rest_counts(grading_bench):
 
 def test_protected_paths_may_be_a_reason_to_reject(grading_bench):
     swesmith = grading_bench("swesmith")
-    found = swesmith.grade(swesmith.patch(PLANT), replace(RULES, policy="reject"))
+    found = swesmith.grade(swesmith.patch(PLANT), replace(CONFIG, protected_paths="reject"))
     assert (found.resolved, found.status, found.touched, found.tests) == (False, "rejected", PLANTED, {})
-    assert swesmith.grade(swesmith.patch(SOLVE), replace(RULES, policy="reject")).resolved
+    assert swesmith.grade(swesmith.patch(SOLVE), replace(CONFIG, protected_paths="reject")).resolved
 
 
 def test_under_allow_the_rows_own_tests_are_restored_all_the_same(grading_bench):
     swesmith = grading_bench("swesmith")
-    allow = replace(RULES, policy="allow")
+    allow = replace(CONFIG, protected_paths="allow")
     assert not swesmith.grade(swesmith.patch(PLANT), allow).resolved  # its conftest ends pytest
     found = swesmith.grade(swesmith.patch(f"{SOLVE} && echo 'assert 0' >tests/test_core.py"), allow)
     assert found.resolved and found.touched == ("./tests/test_core.py",)
@@ -157,8 +158,8 @@ def test_hidden_tests_cannot_be_read_from_the_agents_sandbox(grading_bench, name
 def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(grading_bench):
     for name in ("swesmith", "r2e_a"):
         bench = grading_bench(name)
-        sandbox = bench.sandbox()
-        begun = repository.prepare(bench.dataset, bench.task, sandbox, keep=True)
+        sandbox, place = bench.sandbox(), AgentSandbox()
+        place.prepare(bench.dataset, bench.task, sandbox)
         assert (
             run(
                 sandbox,
@@ -166,7 +167,7 @@ def test_in_the_same_sandbox_what_was_installed_stays_and_the_rest_goes(grading_
             ).returncode
             == 0
         )
-        found = grade(bench.dataset, bench.task, PATCH, sandbox, RULES, begun=begun)
+        found = bench.grade(PATCH, sandbox=sandbox, place=place)
         assert found.resolved, found.log
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith(
             "1\nls: cannot access"
@@ -192,7 +193,7 @@ def test_what_lies_in_the_image_untracked_is_part_of_the_base(grading_bench):
     run(agents, f"{SOLVE}; echo mine >mine.txt")
     patch = repository.collect_diff(agents)
     assert "made.txt" not in patch and "egg-info" not in patch and "mine.txt" in patch
-    assert grade(swesmith.dataset, swesmith.task, patch, with_litter(), RULES).resolved
+    assert swesmith.grade(patch, sandbox=with_litter()).resolved
 
 
 def test_a_reward_command_stands_for_the_tests(grading_bench, tmp_path):
@@ -200,7 +201,7 @@ def test_a_reward_command_stands_for_the_tests(grading_bench, tmp_path):
     patch, log = script.patch(SOLVE), tmp_path / "tests.log"
     found = script.grade(
         patch,
-        replace(RULES, command="echo measured; grep -c 'sum(numbers)' calc/core.py | sed 's/.*/0.25/'"),
+        replace(CONFIG, reward_command="echo measured; grep -c 'sum(numbers)' calc/core.py | sed 's/.*/0.25/'"),
         log_file=log,
     )
     assert (found.given_reward, found.resolved, found.status) == (0.25, False, "graded")
@@ -209,7 +210,7 @@ def test_a_reward_command_stands_for_the_tests(grading_bench, tmp_path):
         with pytest.raises(
             GraderError, match="AGENT_SERVER_REWARD_COMMAND must end with 0 and print a number from 0 to 1"
         ):
-            script.grade(patch, replace(RULES, command=command))
+            script.grade(patch, replace(CONFIG, reward_command=command))
 
 
 def test_tests_that_do_not_end_are_a_failure_not_a_zero(grading_bench, tmp_path):
@@ -226,7 +227,7 @@ def test_a_row_that_does_not_fit_its_image_is_a_failure(grading_bench):
     swesmith = grading_bench("swesmith")
     misfit = replace(swesmith.task, row=swesmith.task.row | {"patch": PATCH})
     with pytest.raises(GraderError, match="its image and its columns do not fit"):
-        grade(swesmith.dataset, misfit, PATCH, swesmith.sandbox(), RULES)
+        grade(swesmith.dataset, misfit, PATCH, swesmith.sandbox(), FreshSandbox(), CONFIG)
     bench = grading_bench("swebench_new")
     nowhere = replace(bench.task, row=bench.task.row | {"base_commit": "0" * 40})
     with pytest.raises(GraderError, match="do not fit"):
@@ -236,7 +237,7 @@ def test_a_row_that_does_not_fit_its_image_is_a_failure(grading_bench):
 def test_what_is_printed_is_not_believed_where_pytest_reports(grading_bench):
     bench = grading_bench("swebench_new")
     names = [*bench.task.fail_to_pass, *bench.task.pass_to_pass]
-    fake = hostile.WRITE_AND_LEAVE.format(text="".join(f"PASSED {name}\n" for name in names).encode())
+    fake = hostile.PRINT_AND_EXIT.format(text="".join(f"PASSED {name}\n" for name in names).encode())
     found = bench.grade(bench.patch(f"printf %s {shlex.quote(fake)} >>calc/core.py"))
     assert not found.resolved and set(found.tests.values()) == {"MISSING"} and "PASSED tests/test_core.py" in found.log
 
@@ -264,8 +265,8 @@ def test_a_script_may_name_its_parser(grading_bench, parser, ids):
     row = script.row | {"eval_script": runs.get(parser, pytest_run), "log_parser": parser, "FAIL_TO_PASS": ids}
     assert script.dataset.reason_ungradable(row) == ""
     task = script.dataset.task(row)
-    assert grade(script.dataset, task, PATCH, script.sandbox(), RULES).resolved
-    lost = grade(script.dataset, task, "", script.sandbox(), RULES)
+    assert grade(script.dataset, task, PATCH, script.sandbox(), FreshSandbox(), CONFIG).resolved
+    lost = grade(script.dataset, task, "", script.sandbox(), FreshSandbox(), CONFIG)
     assert not lost.resolved and set(lost.tests.values()) <= {"FAILED", "MISSING"}
 
 
@@ -273,9 +274,9 @@ def test_a_broken_environment_is_a_failure_by_the_harness_rule(grading_bench):
     bench = grading_bench("swebench_new")
     broken = replace(bench.task, row=bench.task.row | {"eval_script": "echo 'bash: fork: Cannot allocate memory'"})
     with pytest.raises(GraderError, match=r"a broken environment \(out_of_memory\)"):
-        grade(bench.dataset, broken, PATCH, bench.sandbox(), RULES)
+        grade(bench.dataset, broken, PATCH, bench.sandbox(), FreshSandbox(), CONFIG)
     silent = replace(bench.task, row=bench.task.row | {"eval_script": "echo nothing"})
-    assert not grade(bench.dataset, silent, PATCH, bench.sandbox(), RULES).resolved
+    assert not grade(bench.dataset, silent, PATCH, bench.sandbox(), FreshSandbox(), CONFIG).resolved
 
 
 def test_every_part_of_a_row_survives_the_way_to_the_worker(grading_bench):
@@ -284,5 +285,5 @@ def test_every_part_of_a_row_survives_the_way_to_the_worker(grading_bench):
         assert (
             Task.from_dict(task.as_dict()) == task
             and task.problem_statement == STATEMENT
-            and plug.load(task.dataset).test_script(task)
+            and load_dataset(task.dataset).test_script(task)
         )

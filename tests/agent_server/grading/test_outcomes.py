@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent_server.grading.outcomes import MISSING, expected_outcomes, parse_junit, parse_pytest_summary, resolved
+from agent_server.grading.outcomes import MISSING, expected_outcomes, resolved
+from agent_server.grading.reports.junit import parse_junit
+from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 
 HEAD = "=========================== short test summary info ============================\n"
 

@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import grade
 from agent_server.grading.datasets.base import TestRun
-from agent_server.grading.protected import named_in
+from agent_server.grading.protected_paths import tests_in_script
 from agent_server.validate.hostile import CONFTEST
 from tests.agent_server.grading.grading_bench import (
     HARMLESS,
     IDENTITY,
-    RULES,
     SOLVE,
     GradingBench,
-    graded_in_place,
+    graded_in_agent_sandbox,
     run,
     solves,
 )
@@ -177,7 +175,7 @@ ED = "@@ nothing\n--- calc/core.py\n+++ calc/core.py\n0a\nx\n.\n!touch /tmp/was-
 @pytest.mark.parametrize("patch", [QUOTED, INDEX, ED], ids=["quoted", "index line", "ed"])
 def test_no_spelling_reaches_into_git_or_runs(beside_bench, patch):
     sandbox = beside_bench.sandbox()
-    assert not grade(beside_bench.dataset, beside_bench.task, patch, sandbox, RULES).resolved
+    assert not beside_bench.grade(patch, sandbox=sandbox).resolved
     assert (
         run(sandbox, "ls /tmp/was-here .git/hooks/post-checkout 2>/dev/null; grep -c evil .git/description").output
         == "0\n"
@@ -196,7 +194,7 @@ def test_an_exit_code_is_of_the_rows_own_tests(grading_bench, command):
         agents, fresh = script.sandbox(), script.sandbox()
         assert run(fresh, tests).returncode == 0
         assert run(agents, f"{tests}; {edit}").returncode == 0
-        return grade(script.dataset, script.task, repository.collect_diff(agents), fresh, RULES)
+        return script.grade(repository.collect_diff(agents), sandbox=fresh)
 
     evil = "echo 'def test_total(): pass' >tests/test_core.py; echo true >check.sh"
     assert not graded(evil).resolved
@@ -206,7 +204,7 @@ def test_an_exit_code_is_of_the_rows_own_tests(grading_bench, command):
 
 def test_what_a_script_names_of_tests():
     script = "cd /testbed\ngit apply - <<'EOF_1'\n+++ b/django/test/x.py\nEOF_1\n./tests/runtests.py --v 2 core && bin/test 'sub/a test/x.py::test_y'; make check; bash /testbed/run.sh -k test calc/core.py"
-    assert list(named_in(script)) == [
+    assert list(tests_in_script(script)) == [
         "tests/runtests.py",
         "bin/test",
         "test/x.py",
@@ -281,5 +279,5 @@ def test_under_fail_only_a_run_that_broke_off_has_not_passed(beside_bench):
     ],
 )
 def test_what_was_left_in_the_repository_gains_nothing(grading_bench, trick):
-    found = graded_in_place(whole(grading_bench("swesmith")), trick, HARMLESS)
+    found = graded_in_agent_sandbox(whole(grading_bench("swesmith")), trick, HARMLESS)
     assert not found.resolved, found.log

@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.grading.outcomes import (
-    MISSING,
-    OUTCOMES,
-    expected_outcomes,
-    is_maintained,
-    is_passed,
-    parse_junit,
-    parse_pytest_summary,
-    resolved,
-)
+from agent_server.grading.outcomes import MISSING, OUTCOMES, expected_outcomes, is_maintained, is_passed, resolved
+from agent_server.grading.reports.junit import parse_junit
+from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 
 
 def test_what_counts_as_solved_and_as_kept():
@@ -125,6 +118,6 @@ def test_any_text_is_read(text):
 
 def test_the_readers_need_no_heavy_package():
     """Workers are forked thousands of times; SWE-bench's harness alone takes a second to import."""
-    modules = "agent_server.grading.outcomes, agent_server.grading.reward"
+    modules = "agent_server.grading.reports.junit, agent_server.grading.run_tests, agent_server.grading.reward"
     script = f"import sys, {modules}; assert not {{'swebench', 'docker', 'datasets'}} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], timeout=60).returncode == 0

@@ -6,7 +6,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.grading.outcomes import OUTCOMES, parse_unittest, resolved, short_unittest_id
+from agent_server.grading.outcomes import OUTCOMES, resolved, short_unittest_id
+from agent_server.grading.reports.unittest_output import parse_unittest_output
 
 UNITTEST = '''
 import sys, unittest
@@ -60,7 +61,7 @@ def test_every_outcome_of_unittest(tmp_path):
         "test_xfail": "XFAIL", "test_xpass": "XPASS", "test_print": "PASSED", "test_print_without_newline": "PASSED", "test_print_fail": "FAILED",
         "test_sub": "FAILED", "test_sub_skip": "SKIPPED", "test_zz_last_of_its_class": "PASSED",
     }  # fmt: skip
-    outcomes = parse_unittest(output)
+    outcomes = parse_unittest_output(output)
     assert outcomes == {f"{name} (test_u.A)": word for name, word in word.items()} | {
         "setUpClass (test_u.B)": "ERROR", "test_d (test_u.D)": "ERROR", "test_d_fail (test_u.D)": "ERROR",
         "nowhere_to_be_found (unittest.loader._FailedTest)": "ERROR",
@@ -73,13 +74,13 @@ def test_unittest_of_older_pythons_names_the_class_alone():
     """Lines of Python 3.8: a class that fails to set up is an ERROR on a line of its own."""
     end = f"\n{'=' * 70}\nERROR: setUpClass (pkg.B)\n{'-' * 70}\nTraceback\n\n{'-' * 70}\nRan 2 tests in 0.001s\n\nFAILED (failures=1)\n"
     entries = "test_a (pkg.A) ... ok\ntest_b (pkg.A)\nWhat it does. ... FAIL\ntest_c (pkg.A) ... ok\nERROR\n"
-    assert parse_unittest(entries + end) == {
+    assert parse_unittest_output(entries + end) == {
         "test_a (pkg.A)": "PASSED", "test_b (pkg.A)": "FAILED", "test_c (pkg.A)": "PASSED", "setUpClass (pkg.B)": "ERROR",
     }  # fmt: skip
 
 
 def test_the_test_in_which_unittest_was_ended_has_not_passed():
-    assert parse_unittest("test_a (pkg.A) ... ok\ntest_b (pkg.A) ... this is ok") == {"test_a (pkg.A)": "PASSED"}
+    assert parse_unittest_output("test_a (pkg.A) ... ok\ntest_b (pkg.A) ... this is ok") == {"test_a (pkg.A)": "PASSED"}
 
 
 def test_ids_of_unittest_have_one_form():
@@ -97,4 +98,4 @@ PIECES = st.sampled_from([*IDS, "ok", "FAIL", "ERROR", "skipped 'x'", "\n", "=" 
 
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_read(text):
-    assert set(parse_unittest(text).values()) <= set(OUTCOMES)
+    assert set(parse_unittest_output(text).values()) <= set(OUTCOMES)

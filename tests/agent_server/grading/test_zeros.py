@@ -6,8 +6,15 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.base import grade
-from tests.agent_server.grading.grading_bench import HARMLESS, IDENTITY, RULES, SOLVE, graded_in_place, run, solves
+from agent_server.grading.placement import AgentSandbox, FreshSandbox
+from tests.agent_server.grading.grading_bench import (
+    HARMLESS,
+    IDENTITY,
+    SOLVE,
+    graded_in_agent_sandbox,
+    run,
+    solves,
+)
 
 # --- read in the agent's sandbox --------------------------------------------------------------------------------------------
 
@@ -27,7 +34,7 @@ def test_what_an_r2e_image_tells_of_its_commit_is_gone(grading_bench):
     look = "grep -rl the-commits-fix / --exclude-dir=proc --exclude-dir=sys --devices=skip 2>/dev/null; git log --all -p | grep the-commits-fix"
     assert run(agents, look).output == ""
     run(agents, SOLVE)
-    assert grade(r2e.dataset, r2e.task, repository.collect_diff(agents), fresh, RULES).resolved
+    assert r2e.grade(repository.collect_diff(agents), sandbox=fresh).resolved
     assert "parsed_commit" not in run(fresh, "ls / /root /testbed").output
 
 
@@ -68,12 +75,13 @@ def test_what_the_image_has_besides_the_repository_is_not_the_agents_work(gradin
             ).returncode
             == 0
         )
-    begun = repository.prepare(swesmith.dataset, swesmith.task, agents, keep=in_place)
+    place = AgentSandbox() if in_place else FreshSandbox()
+    place.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "git status --porcelain").output == ""
     run(agents, f"{SOLVE}; echo new >new.txt")
     patch = repository.collect_diff(agents)
     assert "new.txt" in patch and len(patch) < 1000
-    assert grade(swesmith.dataset, swesmith.task, patch, agents if in_place else fresh, RULES, begun=begun).resolved
+    assert swesmith.grade(patch, sandbox=agents if in_place else fresh, place=place).resolved
     if in_place:
         assert run(agents, "ls '.venv/lib/a [b]/big' '!odd \\name '").returncode == 0
 
@@ -88,7 +96,7 @@ def test_a_patch_does_not_change_what_is_installed_in_the_repositorys_folder(gra
         == 0
     )
     evil = "--- a/env/lib/site-packages/_pytest/runner.py\n+++ b/env/lib/site-packages/_pytest/runner.py\n@@ -1 +1 @@\n-1\n+2\n"
-    found = grade(swesmith.dataset, swesmith.task, swesmith.patch(SOLVE) + evil, fresh, RULES)
+    found = swesmith.grade(swesmith.patch(SOLVE) + evil, sandbox=fresh)
     assert (found.resolved, found.status) == (False, "patch_failed") and "_pytest/runner.py" in found.log
 
 
@@ -188,7 +196,7 @@ def test_a_commit_is_no_way_to_lose_the_work(grading_bench):
         patch = swesmith.patch(edit)
         found = swesmith.grade(patch)
         assert found.resolved, (edit, found.status, found.log, patch)
-        assert graded_in_place(swesmith, edit).resolved, edit
+        assert graded_in_agent_sandbox(swesmith, edit).resolved, edit
 
 
 def test_a_fix_in_a_file_of_another_encoding_counts(grading_bench):
@@ -198,7 +206,7 @@ def test_a_fix_in_a_file_of_another_encoding_counts(grading_bench):
         assert run(sandbox, "printf 'caf\\xe9\\nth\\xe9\\n' >calc/words.txt; git add -A").returncode == 0
     repository.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, f"{SOLVE}; printf 'lait\\n' >>calc/words.txt").returncode == 0
-    found = grade(swesmith.dataset, swesmith.task, repository.collect_diff(agents), fresh, RULES)
+    found = swesmith.grade(repository.collect_diff(agents), sandbox=fresh)
     assert found.resolved, found.log
     assert run(fresh, "printf 'caf\\xe9\\nth\\xe9\\nlait\\n' | cmp - calc/words.txt").returncode == 0
 
@@ -214,7 +222,7 @@ def test_a_fix_may_come_with_any_file_names(grading_bench):
     swesmith = grading_bench("swesmith")
     edit = f"{SOLVE}; mkdir -p 'a b' && echo x >'a b/c d.txt' && echo x >\"$(printf 'new\\nline')\" && echo x >-dash && echo x >é && printf 'a\\r\\nb\\r\\n' >dos.txt && ln -s nowhere link && head -c 100000 /dev/urandom >random.bin && touch empty"
     assert swesmith.grade(swesmith.patch(edit)).resolved
-    assert graded_in_place(swesmith, edit).resolved
+    assert graded_in_agent_sandbox(swesmith, edit).resolved
 
 
 def test_a_patch_with_windows_line_ends_still_counts(grading_bench):
@@ -234,9 +242,10 @@ def test_hidden_tests_may_lie_in_folders_of_any_name(grading_bench):
     fresh, agents = swesmith.sandbox(), swesmith.sandbox()
     for sandbox in (fresh, agents):
         assert run(sandbox, "mkdir 'my tests' && git mv tests/test_total.py 'my tests/'").returncode == 0
-    begun = repository.prepare(swesmith.dataset, swesmith.task, agents, keep=True)
+    place = AgentSandbox()
+    place.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "find . -path '*my tests/*'").output == ""
     run(agents, SOLVE)
     patch = repository.collect_diff(agents)
-    assert grade(swesmith.dataset, swesmith.task, patch, fresh, RULES).resolved
-    assert grade(swesmith.dataset, swesmith.task, patch, agents, RULES, begun=begun).resolved
+    assert swesmith.grade(patch, sandbox=fresh).resolved
+    assert swesmith.grade(patch, sandbox=agents, place=place).resolved

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from agent_server.grading.datasets import registry as datasets
 from agent_server.grading.datasets.base import Dataset, parse_test_ids
-from agent_server.grading.datasets.swebench import eval_script, paths_in
+from agent_server.grading.datasets.registry import load_dataset
+from agent_server.grading.datasets.swebench_scripts import eval_script
+from agent_server.grading.patches import paths_in
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.rows import open_rows
 from client.errors import ConfigError
@@ -158,7 +159,7 @@ def test_a_custom_dataset_class_is_one_line_of_configuration(tmp_path):
     found = catalog(tmp_path, {"instance_id": "q", "question": "y"}, dataset=f"{__name__}:CustomDataset")
     assert (
         found.get("train", "q").dataset == f"{__name__}:CustomDataset"
-        and datasets.load(f"{__name__}:CustomDataset").name == f"{__name__}:CustomDataset"
+        and load_dataset(f"{__name__}:CustomDataset").name == f"{__name__}:CustomDataset"
     )
     for name, expected in [
         ("nothing", "one of r2e, swebench"),
@@ -166,7 +167,7 @@ def test_a_custom_dataset_class_is_one_line_of_configuration(tmp_path):
         ("json:loads", "is no subclass of"),
     ]:
         with pytest.raises(ConfigError, match=expected):
-            datasets.load(name)
+            load_dataset(name)
 
 
 def test_parquet_and_jsonl_give_the_same_rows(tmp_path):

@@ -1,4 +1,4 @@
-"""`python -m agent_server golden` on six tasks in the datasets' own formats, and on the demo's."""
+"""`python -m agent_server validate` on six tasks in the datasets' own formats, and on the demo's."""
 
 import json
 import os
@@ -17,8 +17,8 @@ SIX = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_scrip
 HOSTILE = {"delete the tests", "plant conftest.py", "replace the runner", "leave in the package", "print a summary"}
 
 
-def golden(*arguments: object, report: Path) -> tuple[subprocess.CompletedProcess, dict]:
-    command = [sys.executable, "-m", "agent_server", "golden", *map(str, arguments), "--report", str(report)]
+def run_validate(*arguments: object, report: Path) -> tuple[subprocess.CompletedProcess, dict]:
+    command = [sys.executable, "-m", "agent_server", "validate", *map(str, arguments), "--report", str(report)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     return ran, json.loads(report.read_text()) if report.exists() else {}
 
@@ -27,7 +27,7 @@ def golden(*arguments: object, report: Path) -> tuple[subprocess.CompletedProces
 def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name):
     images, made = sample_rows
     row = made[name]
-    ran, report = golden("--tasks", row.path, "--images", images, "--jobs", 1, report=tmp_path / "golden.json")
+    ran, report = run_validate("--tasks", row.path, "--images", images, "--jobs", 1, report=tmp_path / "validate.json")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     cases = report["cases"]
     assert {case: line["resolved"] for case, line in cases.items()} == {"gold": 1} | dict.fromkeys(
@@ -45,9 +45,9 @@ def test_a_row_that_cannot_be_trusted_is_named_and_left_out(sample_rows, tmp_pat
         "instance_id": "mewwts__addict.75284f95.never__1",
         "FAIL_TO_PASS": ["tests/test_total.py::test_that_is_not_there"],
     }
-    rows, report = tmp_path / "rows.jsonl", tmp_path / "golden.json"
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
     rows.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
-    ran, found = golden("--tasks", rows, "--images", images, "--jobs", 1, report=report)
+    ran, found = run_validate("--tasks", rows, "--images", images, "--jobs", 1, report=report)
     assert ran.returncode == 1 and found["excluded"] == [bad["instance_id"]] and found["rows"] == 2
     assert (
         f"{bad['instance_id']}: gold: not resolved (graded), not passed: tests/test_total.py::test_that_is_not_there"
@@ -62,13 +62,13 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
         [sys.executable, "-c", f"import json; from pathlib import Path; from agent_server.tasks.catalog import Catalog; print(json.dumps(Catalog(Path({str(DEMO / 'tasks')!r})).ids('train')))"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout)  # fmt: skip
-    rows, report = known[:2], tmp_path / "golden.json"
-    lines = tmp_path / "golden.json.lines"
+    rows, report = known[:2], tmp_path / "validate.json"
+    lines = tmp_path / "validate.json.lines"
     command = [
         sys.executable,
         "-m",
         "agent_server",
-        "golden",
+        "validate",
         "--tasks",
         DEMO / "tasks",
         "--images",
@@ -90,20 +90,20 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
     with lines.open("a") as torn:
         torn.write('{"task_id": "torn')
     time.sleep(0.5)
-    ran, found = golden(
+    ran, found = run_validate(
         "--tasks", DEMO / "tasks", "--images", DEMO / "images", "--jobs", 1, "--ids", *rows, report=report
     )
-    assert ran.returncode == 0 and "golden: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
+    assert ran.returncode == 0 and "validate: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
 
 
 def test_what_changed_is_graded_again_and_what_failed_too(sample_rows, tmp_path):
     images, made = sample_rows
     row = json.loads(made["eval_script"].path.read_text())
-    rows, report = tmp_path / "rows.jsonl", tmp_path / "golden.json"
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
 
     def judge(row: dict, images: Path) -> tuple[int, str]:
         rows.write_text(json.dumps(row) + "\n")
-        ran, _ = golden("--tasks", rows, "--images", images, "--jobs", 1, report=report)
+        ran, _ = run_validate("--tasks", rows, "--images", images, "--jobs", 1, report=report)
         return ran.returncode, ran.stdout
 
     (tmp_path / "empty").mkdir()
@@ -111,13 +111,15 @@ def test_what_changed_is_graded_again_and_what_failed_too(sample_rows, tmp_path)
     assert code == 1 and "gold: image_missing" in said
     assert judge(row, images)[0] == 0
     code, said = judge(row, images)
-    assert code == 0 and "golden: 0 of 1 rows to grade" in said
+    assert code == 0 and "validate: 0 of 1 rows to grade" in said
     code, said = judge(row | {"patch": ""}, images)
     assert code == 1 and "has no gold patch in its column `patch`" in said
 
 
 def test_bad_input_is_said(tmp_path):
-    ran, _ = golden("--tasks", tmp_path / "none.jsonl", "--images", tmp_path, report=tmp_path / "r.json")
+    ran, _ = run_validate("--tasks", tmp_path / "none.jsonl", "--images", tmp_path, report=tmp_path / "r.json")
     assert ran.returncode == 2 and "none.jsonl does not exist" in ran.stderr and "Traceback" not in ran.stderr
-    ran, _ = golden("--tasks", DEMO / "tasks", "--images", tmp_path, "--ids", "nobody", report=tmp_path / "r.json")
+    ran, _ = run_validate(
+        "--tasks", DEMO / "tasks", "--images", tmp_path, "--ids", "nobody", report=tmp_path / "r.json"
+    )
     assert ran.returncode == 2 and "no train task 'nobody'" in ran.stderr

@@ -1,0 +1,1 @@
+"""Parsers of what test runners write: one module per format."""
