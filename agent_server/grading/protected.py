@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
-from agent_server.grading.protected_paths import COMPILED, find_command, folders_above, tests_of_row
+from agent_server.grading.protected_paths import COMPILED, find_command, folders_above, row_tests
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
@@ -118,7 +118,7 @@ def reportable(changed: Iterable[str]) -> tuple[str, ...]:
 
 def always_restored(dataset: Dataset, task: Task, changed: Iterable[str]) -> list[str]:
     """Those that are restored under every policy: the row's own tests, what blocks them, and compiled files."""
-    tests = [f"./{file}" for file in tests_of_row(dataset, task)]
+    tests = [f"./{file}" for file in row_tests(dataset, task)]
     return [
         path
         for path in changed

@@ -25,12 +25,12 @@ TEST_NAME = re.compile(r"(?:^|[/_.-])tests?(?:[/_.-]|$)|\.sh$", re.IGNORECASE)
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 
 
-def tests_of_row(dataset: Dataset, task: Task) -> list[str]:
+def row_tests(dataset: Dataset, task: Task) -> list[str]:
     """Files and folders, relative to the repository, that hold the row's tests or that its script names."""
-    return [*dataset.test_files(task), *tests_in_script(dataset.test_script(task))]
+    return [*dataset.test_files(task), *paths_in_script(dataset.test_script(task))]
 
 
-def tests_in_script(script: str) -> Iterator[str]:
+def paths_in_script(script: str) -> Iterator[str]:
     """Paths in the repository that a script names and that hold tests or decide how they run."""
     words = [word.split("::")[0] for word in WORD.findall(HERE_DOCUMENT.sub("", script))]
     for word in words:
@@ -50,7 +50,7 @@ def folders_above(path: str) -> Iterator[str]:
 
 def find_command(dataset: Dataset, task: Task) -> str:
     """A `find` command that lists everything protected, of any kind but folders."""
-    files = tests_of_row(dataset, task)
+    files = row_tests(dataset, task)
     patterns = {pattern for file in files for pattern in _patterns_of_test(re.sub(r"([*?\[\\])", r"\\\1", file))}
     tests = [f"-path {shlex.quote(pattern)}" for pattern in sorted(patterns)]
     names = [f"-name {shlex.quote(name)}" for name in NAMES] + [f"-name '*{COMPILED}' ! -path '*/site-packages/*'"]

@@ -8,7 +8,7 @@ import pytest
 
 from agent_server.grading import repository
 from agent_server.grading.datasets.base import TestRun
-from agent_server.grading.protected_paths import tests_in_script
+from agent_server.grading.protected_paths import paths_in_script
 from agent_server.validate.hostile import CONFTEST
 from tests.agent_server.grading.grading_bench import (
     HARMLESS,
@@ -204,7 +204,7 @@ def test_an_exit_code_is_of_the_rows_own_tests(grading_bench, command):
 
 def test_what_a_script_names_of_tests():
     script = "cd /testbed\ngit apply - <<'EOF_1'\n+++ b/django/test/x.py\nEOF_1\n./tests/runtests.py --v 2 core && bin/test 'sub/a test/x.py::test_y'; make check; bash /testbed/run.sh -k test calc/core.py"
-    assert list(tests_in_script(script)) == [
+    assert list(paths_in_script(script)) == [
         "tests/runtests.py",
         "bin/test",
         "test/x.py",
