@@ -215,11 +215,9 @@ def test_a_reward_command_stands_for_the_tests(grading_bench, tmp_path):
 
 def test_tests_that_do_not_end_are_a_failure_not_a_zero(grading_bench, tmp_path):
     script = grading_bench("eval_script")
-    slow = replace(script.task, row=script.task.row | {"eval_script": "echo began; sleep 100"})
+    script.task = replace(script.task, row=script.task.row | {"eval_script": "echo began; sleep 100"})
     with pytest.raises(GraderTimeout, match="AGENT_SERVER_GRADING_TIMEOUT_S.*\n?.*began"):
-        grade(
-            script.dataset, slow, PATCH, script.sandbox(), GradingConfig(timeout_s=1.0), log_file=tmp_path / "tests.log"
-        )
+        script.grade(PATCH, GradingConfig(timeout_s=1.0), log_file=tmp_path / "tests.log")
     assert (tmp_path / "tests.log").read_text() == "began\n"
 
 
