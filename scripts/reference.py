@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from agent_server.api.openapi import OPERATIONS
+from agent_server.api.openapi import describe
 from agent_server.config import Settings, variable
 from trainer.config.schema import REPOSITORY, config_keys
 
@@ -44,12 +44,14 @@ def keys_table() -> str:
 def calls_table() -> str:
     """Every call of the agent server, from its OpenAPI document."""
     rows = []
-    for operation in OPERATIONS:
-        described = operation.describe()
-        answers = ", ".join(map(str, operation.responses))
-        errors = ", ".join(status for status in described["responses"] if int(status) not in operation.responses)
-        token = "no" if operation.open else "yes"
-        rows.append((f"`{operation.method.upper()} {operation.path}`", operation.summary, answers, errors, token))
+    for path, methods in describe()["paths"].items():
+        for method, call in methods.items():
+            successes = [status for status in call["responses"] if int(status) < 400]
+            errors = [status for status in call["responses"] if int(status) >= 400]
+            token = "no" if call.get("security") == [] else "yes"
+            rows.append(
+                (f"`{method.upper()} {path}`", call["summary"], ", ".join(successes), ", ".join(sorted(errors)), token)
+            )
     return _table(("call", "meaning", "success", "errors", "token"), rows)
 
 

@@ -66,7 +66,7 @@ RUN_BY_OTHER_TESTS = {
         "tests/trainer/test_launch.py::test_a_run_that_completes_leaves_no_process"
     ),
     ".venv/bin/python -m scripts.bench.soak": (
-        "tests/agent_server/test_soak.py::test_nothing_is_left_behind_by_cancels_and_kills"
+        "tests/agent_server/test_soak.py::test_cancels_and_kills_leave_nothing_behind"
     ),
 }
 
