@@ -1,10 +1,11 @@
-"""What a session costs beyond its commands and tests, and sessions a second; beside the usual way, in the same run.
+"""Overhead of a session beyond its commands and tests, and sessions per second, next to a baseline in the same run.
 
     python -m scripts.bench.agent_server [--sessions 64] [--concurrency 16] [--queued 1000]
 
-The usual way: a fresh interpreter that imports the agent, `apptainer instance start`, one `apptainer exec` a command, grading in
-a second instance, and a client that polls every three seconds. It is given its model calls for nothing.
-Invariant: both do the same commands and the same tests on the same image; CPU is the whole machine's, so run it alone.
+The baseline: a fresh interpreter that imports the agent, `apptainer instance start`, one `apptainer exec` per
+command, grading in a second instance, and a client that polls every three seconds. Its model calls cost nothing.
+Invariant: both run the same commands and the same tests on the same image. CPU time is the whole machine's, so run
+it alone.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,19 +54,19 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--queued", type=int, default=1000)
     arguments = parser.parse_args()
-    work_s = ideal_work_s()
+    work_s = measure_work_s()
     with serving() as model, agent_server(agent_config="tools", train_concurrency=arguments.concurrency) as server:
-        run_ours(server, model)  # the first session of a server finds nothing warm
-        alone = [run_ours(server, model) for _ in range(5)]
-        many = measure(lambda: run_ours(server, model), arguments.sessions, arguments.concurrency)
-    alone_usual = [run_usual() for _ in range(3)]
-    many_usual = measure(run_usual, arguments.sessions, arguments.concurrency)
-    report(work_s, alone, alone_usual, many, many_usual)
+        run_session(server, model)  # warms the server up
+        alone = [run_session(server, model) for _ in range(5)]
+        many = measure(lambda: run_session(server, model), arguments.sessions, arguments.concurrency)
+    alone_baseline = [run_baseline() for _ in range(3)]
+    many_baseline = measure(run_baseline, arguments.sessions, arguments.concurrency)
+    report(work_s, alone, alone_baseline, many, many_baseline)
     measure_queue(arguments.queued)
 
 
-def ideal_work_s() -> float:
-    """Seconds of the commands and the tests themselves, in a sandbox that is there already. Median of three."""
+def measure_work_s() -> float:
+    """Return the seconds of the commands and the tests alone, in a running sandbox. Median of three."""
     totals = []
     for _ in range(3):
         sandbox = apptainer.start(IMAGE, scratch=Path("/tmp"), env={}, start_timeout_s=60)
@@ -81,7 +83,7 @@ def ideal_work_s() -> float:
     return statistics.median(totals)
 
 
-def run_ours(server: BenchServer, model: ScriptedModel) -> float:
+def run_session(server: BenchServer, model: ScriptedModel) -> float:
     key = uuid.uuid4().hex
     model.scripts[key] = COMMANDS
     started = time.monotonic()
@@ -93,20 +95,21 @@ def run_ours(server: BenchServer, model: ScriptedModel) -> float:
     return time.monotonic() - started
 
 
-def run_usual() -> float:
-    """Seconds until a client that asks every POLL_S would know."""
+def run_baseline() -> float:
+    """Return the seconds until a client that polls every POLL_S sees the end."""
     started = time.monotonic()
-    _quietly(sys.executable, "-c", "from agent_server.agents import mini; mini.preload()")
+    _run(sys.executable, "-c", "from agent_server.agents import mini; mini.preload()")
     agent, grader = (f"bench{uuid.uuid4().hex[:12]}" for _ in range(2))
     instance(agent, lambda: [execute(agent, command) for command in (PREPARE, *COMMANDS, SUBMIT)])
     instance(grader, lambda: [execute(grader, command) for command in (PREPARE, FIX, ROW["test_cmd"])])
-    took = time.monotonic() - started
-    polled = POLL_S * (took // POLL_S + 1)
-    time.sleep(polled - took)
+    elapsed = time.monotonic() - started
+    polled = POLL_S * (elapsed // POLL_S + 1)
+    time.sleep(polled - elapsed)
     return polled
 
 
-def instance(name: str, use) -> None:
+def instance(name: str, use: Callable[[], object]) -> None:
+    """Call `use` while an instance of that name runs."""
     program = apptainer.find_apptainer()
     options = [
         "--containall",
@@ -115,47 +118,49 @@ def instance(name: str, use) -> None:
         "--no-home",
         *(["--no-privs"] if os.geteuid() == 0 else []),
     ]
-    _quietly(program, "instance", "start", *options, IMAGE, name)
+    _run(program, "instance", "start", *options, IMAGE, name)
     try:
         use()
     finally:
-        _quietly(program, "instance", "stop", name)
+        _run(program, "instance", "stop", name)
 
 
 def execute(name: str, command: str) -> None:
-    _quietly(apptainer.find_apptainer(), "exec", "--pwd", "/testbed", f"instance://{name}", "bash", "-c", command)
+    _run(apptainer.find_apptainer(), "exec", "--pwd", "/testbed", f"instance://{name}", "bash", "-c", command)
 
 
-def _quietly(*command: object) -> None:
-    # Nowhere, not a pipe: an instance's starter would hold it open.
-    nowhere = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([str(part) for part in command], check=True, **nowhere)
+def _run(*command: object) -> None:
+    # No pipe, because an instance's starter would hold it open.
+    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([str(part) for part in command], check=True, **silent)
 
 
-def measure(session, n: int, concurrency: int) -> Measured:
+def measure(session: Callable[[], float], n: int, concurrency: int) -> Measured:
     cpu_before, started = machine_cpu_s(), time.monotonic()
     with ThreadPoolExecutor(concurrency) as pool:
-        each = list(pool.map(lambda _: session(), range(n)))
-    return Measured(each, time.monotonic() - started, machine_cpu_s() - cpu_before)
+        seconds_each = list(pool.map(lambda _: session(), range(n)))
+    return Measured(seconds_each, time.monotonic() - started, machine_cpu_s() - cpu_before)
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds spent on this machine since boot, idle and waiting left out."""
+    """Return the CPU seconds of this machine since boot, without idle and I/O wait."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def report(work_s: float, alone: list[float], alone_usual: list[float], many: Measured, many_usual: Measured) -> None:
-    ours, usual = statistics.median(alone) - work_s, statistics.median(alone_usual) - work_s
-    print(f"one session of {len(COMMANDS) + 1} turns; commands and tests themselves take {work_s:.2f} s")
-    print(f"{'':34} {'ours':>8} {'usual':>8} {'ratio':>7}  bound")
-    print(f"{'overhead of one session, s':34} {ours:8.2f} {usual:8.2f} {usual / ours:7.1f}  1.0, a tenth")
-    print(f"{len(many.seconds_each)} sessions at once, in turns of the same number of slots:")
-    print(
-        f"{'sessions a second':34} {many.per_second:8.2f} {many_usual.per_second:8.2f} {many.per_second / many_usual.per_second:7.1f}  4 times"
-    )
-    cpu, cpu_usual = many.cpu_s / len(many.seconds_each), many_usual.cpu_s / len(many_usual.seconds_each)
-    print(f"{'CPU seconds a session':34} {cpu:8.2f} {cpu_usual:8.2f} {cpu_usual / cpu:7.1f}")
+def report(
+    work_s: float, alone: list[float], alone_baseline: list[float], many: Measured, many_baseline: Measured
+) -> None:
+    ours, baseline = statistics.median(alone) - work_s, statistics.median(alone_baseline) - work_s
+    print(f"one session of {len(COMMANDS) + 1} turns; commands and tests alone take {work_s:.2f} s")
+    print(f"{'':34} {'ours':>8} {'baseline':>8} {'ratio':>7}  bound")
+    print(f"{'overhead of one session, s':34} {ours:8.2f} {baseline:8.2f} {baseline / ours:7.1f}  1.0, a tenth")
+    print(f"{len(many.seconds_each)} sessions, with the same concurrency for both:")
+    rate, baseline_rate = many.per_second, many_baseline.per_second
+    print(f"{'sessions per second':34} {rate:8.2f} {baseline_rate:8.2f} {rate / baseline_rate:7.1f}  4 times")
+    cpu_s = many.cpu_s / len(many.seconds_each)
+    baseline_cpu_s = many_baseline.cpu_s / len(many_baseline.seconds_each)
+    print(f"{'CPU seconds per session':34} {cpu_s:8.2f} {baseline_cpu_s:8.2f} {baseline_cpu_s / cpu_s:7.1f}")
 
 
 if __name__ == "__main__":

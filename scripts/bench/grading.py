@@ -1,9 +1,9 @@
-"""What grading a submission costs beyond the tests themselves, its fresh sandbox included; beside the usual way, in the same run.
+"""Overhead of grading a submission beyond its tests, fresh sandbox included, next to a baseline in the same run.
 
     python -m scripts.bench.grading [--repeat 20]
 
-The usual way: `apptainer instance start`, one `apptainer exec` each for the bug, the patch and the tests, `instance stop`.
-Invariant: both apply the same patch to the same image and run the same tests.
+The baseline: `apptainer instance start`, one `apptainer exec` each for the bug, the patch and the tests, `instance
+stop`. Invariant: both apply the same patch to the same image and run the same tests.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
             finally:
                 fresh.close()
 
-        def usual() -> None:
+        def baseline() -> None:
             instance(
                 "benchgrading",
                 lambda: [execute("benchgrading", command) for command in (PREPARE, FIX, row["test_cmd"])],
@@ -61,19 +61,20 @@ def main() -> None:
         warm = sandbox()
         tests = median_s(repeat, lambda: warm.run(row["test_cmd"], cwd=REPOSITORY, timeout_s=60))
         warm.close()
-        ours_s, usual_s = median_s(repeat, ours) - tests, median_s(max(3, repeat // 4), usual) - tests
-    print(f"the tests themselves: {tests * 1e3:.0f} ms; beyond them, medians of {repeat}:")
-    print(f"{'':20} {'ours':>8} {'usual':>8} {'ratio':>7}  bound")
-    print(f"{'one grading, ms':20} {ours_s * 1e3:8.0f} {usual_s * 1e3:8.0f} {usual_s / ours_s:7.1f}  500")
+        ours_s, baseline_s = median_s(repeat, ours) - tests, median_s(max(3, repeat // 4), baseline) - tests
+    print(f"the tests alone: {tests * 1e3:.0f} ms; overhead, medians of {repeat}:")
+    print(f"{'':20} {'ours':>8} {'baseline':>8} {'ratio':>7}  bound")
+    print(f"{'one grading, ms':20} {ours_s * 1e3:8.0f} {baseline_s * 1e3:8.0f} {baseline_s / ours_s:7.1f}  500")
 
 
-def median_s(repeat: int, act: Callable[[], object]) -> float:
-    taken = []
+def median_s(repeat: int, action: Callable[[], object]) -> float:
+    """Return the median seconds of `repeat` calls."""
+    seconds = []
     for _ in range(repeat):
         started = time.monotonic()
-        act()
-        taken.append(time.monotonic() - started)
-    return statistics.median(taken)
+        action()
+        seconds.append(time.monotonic() - started)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The agent server with a fake below the executor's seam: a session "runs" for a given time and completes, without a process.
+"""The agent server with a fake executor: a session completes after a given time, without a process.
 
-Served by gunicorn with the server's own configuration; AGENT_SERVER_ settings apply. BENCH_HOLD_S: seconds a session runs, half
-of it more or less.
+Served by gunicorn with the server's own configuration; AGENT_SERVER_ settings apply. BENCH_HOLD_S is the mean
+duration of a session in seconds; durations vary by half of it.
 """
 
 import heapq
@@ -25,14 +25,14 @@ HOLD_S = float(os.environ.get("BENCH_HOLD_S", "1.0"))
 
 
 class FakeExecutor:
-    """An Executor whose workers are entries in a heap, ended when due by one thread."""
+    """An Executor whose workers are entries in a heap; one thread ends them when they are due."""
 
     def __init__(self, settings: Settings):
         self._settings, self._store = settings, Store(settings.work_dir)
         self._lock, self._ended = threading.Lock(), []
         self._running: list[tuple[float, int, Job]] = []
         self._random = random.Random(0)
-        self._next_pid = 2**22  # beyond what the kernel gives
+        self._next_pid = 2**22  # above the kernel's pids
         self.ready = False
 
     def start(self) -> None:
@@ -59,10 +59,10 @@ class FakeExecutor:
         return ended
 
     def signal(self, pid: int, start_ticks: int, number: signal.Signals) -> None:
-        """There is nobody to hear it."""
+        """No process to signal."""
 
     def kill_group(self, pid: int) -> None:
-        """There is nothing left."""
+        """No process to kill."""
 
     def _work(self) -> None:
         while self.ready:

@@ -1,8 +1,10 @@
-"""How long a sandbox takes to start, run a command, and stop, and a worker to start; beside `apptainer instance` in the same run.
+"""Latency of a sandbox's start, command and stop, and of a worker's start, next to `apptainer instance` in the same
+run.
 
     python -m scripts.bench.sandbox [--image SIF] [--repeat N]
 
-Invariant: the baseline runs on the same image, interleaved with ours, so that noise hits both; ratios are of medians.
+Invariant: the baseline runs on the same image, interleaved with ours, so that noise affects both. Ratios are of
+medians.
 """
 
 import argparse
@@ -28,10 +30,9 @@ from client.wire import SessionRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
-COMMANDS = 20  # a sandbox
-LIMITS = Limits(
-    memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0
-)  # with its watchdog, as a session has it
+COMMANDS = 20  # per sandbox
+# Limits start a watchdog, as in a session.
+LIMITS = Limits(memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0)
 
 
 def main() -> None:
@@ -40,13 +41,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15, help="sandboxes of each kind")
     arguments = parser.parse_args()
     ours: dict[str, list[float]] = {}
-    theirs: dict[str, list[float]] = {}
+    baseline: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(arguments.repeat):
             measure_sandbox(arguments.image, Path(scratch), ours)
-            measure_instance(arguments.image, f"bench{os.getpid()}x{number}", theirs)
+            measure_instance(arguments.image, f"bench{os.getpid()}x{number}", baseline)
         measure_worker(Path(scratch), arguments.repeat, ours)
-    report(ours, theirs)
+    report(ours, baseline)
 
 
 def timed(times: dict[str, list[float]], name: str, action: Callable):
@@ -67,8 +68,8 @@ def measure_sandbox(image: Path, scratch: Path, times: dict[str, list[float]]) -
 
 def measure_instance(image: Path, name: str, times: dict[str, list[float]]) -> None:
     program = apptainer.find_apptainer()
-    # As a daemon's starter may keep our pipes open, its output goes to a file or nowhere.
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
+    # No pipe, because an instance's starter would hold it open.
+    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
     options = [
         "--containall",
         "--cleanenv",
@@ -76,20 +77,20 @@ def measure_instance(image: Path, name: str, times: dict[str, list[float]]) -> N
         "--no-home",
         *(["--no-privs"] if os.geteuid() == 0 else []),
     ]
-    timed(times, "start", lambda: subprocess.run([program, "instance", "start", *options, image, name], **quiet))
+    timed(times, "start", lambda: subprocess.run([program, "instance", "start", *options, image, name], **silent))
     try:
         for _ in range(COMMANDS // 4):
             timed(
                 times,
                 "command",
-                lambda: subprocess.run([program, "exec", f"instance://{name}", "bash", "-c", "true"], **quiet),
+                lambda: subprocess.run([program, "exec", f"instance://{name}", "bash", "-c", "true"], **silent),
             )
     finally:
-        timed(times, "stop", lambda: subprocess.run([program, "instance", "stop", name], **quiet))
+        timed(times, "stop", lambda: subprocess.run([program, "instance", "stop", name], **silent))
 
 
 def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) -> None:
-    """From the request to the fork server until the worker has written its name into the store."""
+    """Time from the request to the fork server until the worker has recorded its pid in the store."""
     settings = Settings(
         data_path=DEMO / "tasks", sif_dir=DEMO / "images", work_dir=scratch / "work", agent_config="text"
     )
@@ -100,10 +101,10 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
     catalog = open_catalog(settings)
     task = catalog.get("train", catalog.ids("train")[0])
     executor.start()
-    with socket.socket() as silent:  # a model that never answers keeps the workers where they are
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with socket.socket() as model:  # a model that never responds, so that workers wait
+        model.bind(("127.0.0.1", 0))
+        model.listen()
+        url = f"http://127.0.0.1:{model.getsockname()[1]}"
         for number in range(repeat):
             request = SessionRequest(session_id=f"s{number}", group_id="g", mode="train", base_url=url, api_key="k")
             session, _ = store.submit(request, lambda *_: task.task_id)
@@ -124,14 +125,16 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
     store.close()
 
 
-def report(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
+def report(ours: dict[str, list[float]], baseline: dict[str, list[float]]) -> None:
     limits = {"start": 400, "command": 5, "stop": 50, "worker start": 50}
     print(f"{'median of ms':14} {'sandbox':>10} {'p95':>10} {'bound':>7} {'instance':>10} {'ratio':>8}")
     for name, values in ours.items():
         median, p95 = statistics.median(values), sorted(values)[int(0.95 * (len(values) - 1))]
-        baseline = statistics.median(theirs[name]) if name in theirs else None
-        beside = f"{baseline:10.1f} {baseline / median:7.1f}x" if baseline else f"{'-':>10} {'-':>8}"
-        print(f"{name:14} {median:10.2f} {p95:10.2f} {limits[name]:7} {beside}")
+        comparison = f"{'-':>10} {'-':>8}"
+        if name in baseline:
+            baseline_median = statistics.median(baseline[name])
+            comparison = f"{baseline_median:10.1f} {baseline_median / median:7.1f}x"
+        print(f"{name:14} {median:10.2f} {p95:10.2f} {limits[name]:7} {comparison}")
     loops = subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout if shutil.which("losetup") else ""
     print(f"loop devices in use afterwards: {len(loops.splitlines())}")
 

@@ -1,6 +1,6 @@
-"""An agent server of a benchmark's own, on the demo rows, in a work directory that goes with it.
+"""An agent server for a benchmark, on the demo rows, in a temporary work directory.
 
-Invariant: when the context ends, so have the server and everything it started.
+Invariant: when the context ends, the server and every process it started have ended.
 """
 
 import os
@@ -24,7 +24,7 @@ START_TIMEOUT_S = 120.0
 
 
 class BenchServer:
-    """`command` goes after the interpreter; `environment` is the server's whole environment."""
+    """`command`: arguments of the interpreter. `environment`: the server's whole environment."""
 
     def __init__(self, work_dir: Path, port: int, command: list[str], environment: dict[str, str]):
         self.url, self.work_dir = f"http://127.0.0.1:{port}", work_dir
@@ -37,7 +37,7 @@ class BenchServer:
         return AgentServerClient(self.url)
 
     def start(self) -> None:
-        """Return when sessions are accepted and run."""
+        """Start the server; returns when it accepts and runs sessions."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
@@ -45,15 +45,18 @@ class BenchServer:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the agent server did not become ready: {self._log.read_text()[-2000:]}")
+                raise SystemExit(
+                    f"the agent server is not ready after {START_TIMEOUT_S:g} s; its log ends with: {self._log.read_text()[-2000:]}"
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End the server and its fork server at once, without a word. Workers lead groups of their own and go on."""
+        """Kill the server and its fork server. Workers lead process groups of their own and continue."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
+        """Stop the server by SIGINT and wait for its end."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=60)
 
@@ -66,7 +69,8 @@ class BenchServer:
 
 @contextmanager
 def agent_server(*command: str, **settings: object) -> Iterator[BenchServer]:
-    """Running until the context ends. `command`: instead of `-m agent_server`; `settings`: AGENT_SERVER_ variables, prefix left out."""
+    """Run a server until the context ends. `command` replaces `-m agent_server`; `settings` are AGENT_SERVER_
+    variables without the prefix."""
     with tempfile.TemporaryDirectory(prefix="bench-agents-") as folder:
         port, work_dir = free_port(), Path(folder) / "work"
         environment = {

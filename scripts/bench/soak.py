@@ -1,11 +1,11 @@
-"""Many sessions in a row on real sandboxes, with cancels and kills mixed in, and then a look for what was left behind.
+"""Soak test: many sessions on real sandboxes, mixed with cancels and kills, then a count of leftovers.
 
     python -m scripts.bench.soak [--sessions 2000] [--concurrency 8] [--seed 0]
 
-Of a hundred sessions some sixty are left alone (a third of them graded), twenty are cancelled at some moment, ten lose their
-worker and ten their sandbox to SIGKILL; ten times the fork server is killed, and twice the whole server, which is then started
-again on the same work directory.
-Invariant: every session ends in the way that what was done to it allows; leaks are counted by the kernel, not by the server.
+Of a hundred sessions about sixty run without a fault (a third of them graded), twenty are cancelled at a random
+moment, and ten each lose their worker or their sandbox to SIGKILL. Ten times the fork server is killed, and twice
+the whole server, which is then started again on the same work directory. Invariant: every session ends in a status
+that its fault allows. Leaks are counted by the kernel, not by the server.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from tests.scripted_model import ScriptedModel, serving
 ROW = parquet.read_table(DEMO / "tasks" / "train.parquet").to_pylist()[0]
 FIX = f"git apply -R <<'END'\n{ROW['patch'].rstrip()}\nEND"
 RETENTION_S = 20.0
-SPARE_FILES = 8  # connections of this very moment
+SPARE_FILES = 8  # of open connections
 ALLOWED = {
-    "nothing": {"completed"},
+    "none": {"completed"},
     "cancel": {"completed", "cancelled"},
-    # A kill before the first model call is repaired, one after the end changes nothing.
+    # A kill before the first model call is retried, one after the end has no effect.
     "kill worker": {"completed", "failed"},
     "kill sandbox": {"completed", "failed"},
 }
@@ -46,17 +46,17 @@ ALLOWED = {
 @dataclass(frozen=True, slots=True)
 class Plan:
     number: int
-    harm: str
+    fault: str
     after_s: float
     script: list[str]
 
 
 def plans(n: int, seed: int) -> list[Plan]:
     chance = random.Random(seed)
-    harms = chance.choices(list(ALLOWED), weights=[60, 20, 10, 10], k=n)
+    faults = chance.choices(list(ALLOWED), weights=[60, 20, 10, 10], k=n)
     return [
-        Plan(i, harm, chance.uniform(0.0, 1.5), [FIX] if chance.random() < 0.33 else ["true"])
-        for i, harm in enumerate(harms)
+        Plan(i, fault, chance.uniform(0.0, 1.5), [FIX] if chance.random() < 0.33 else ["true"])
+        for i, fault in enumerate(faults)
     ]
 
 
@@ -66,33 +66,33 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    outcome, leaks = soak(arguments.sessions, arguments.concurrency, arguments.seed)
-    for (harm, status), n in sorted(outcome.items()):
-        print(f"{harm:14} {status:10} {n:6}")
-    print("\n".join(f"left behind: {name:36} {value}" for name, value in leaks.items()))
+    statuses, leaks = soak(arguments.sessions, arguments.concurrency, arguments.seed)
+    for (fault, status), n in sorted(statuses.items()):
+        print(f"{fault:14} {status:10} {n:6}")
+    print("\n".join(f"leftover: {name:36} {value}" for name, value in leaks.items()))
     return 1 if any(leaks.values()) else 0
 
 
 def soak(n: int, concurrency: int, seed: int) -> tuple[Counter, dict[str, int]]:
-    """Run it; returns how many sessions ended how by what was done to them, and what was left behind (all should be 0)."""
+    """Run the soak; returns the sessions by (fault, status), and the leftovers (all should be 0)."""
     before = machine()
     with serving() as model, agent_server(train_concurrency=concurrency, record_retention_s=RETENTION_S) as server:
         _run(
-            server, model, Plan(-1, "nothing", 0.0, [FIX])
-        )  # warm, so that descriptors are counted from a state at work
+            server, model, Plan(-1, "none", 0.0, [FIX])
+        )  # warms up, so that the count of descriptors starts in operation
         files_before = server_files(server)
-        outcome = Counter()
-        with ThreadPoolExecutor(2 * concurrency) as pool, _disturbed(server, n):
+        statuses: Counter[tuple[str, str]] = Counter()
+        with ThreadPoolExecutor(2 * concurrency) as pool, _Disturbance(server, n):
             for plan, status in pool.map(lambda plan: (plan, _run(server, model, plan)), plans(n, seed)):
-                outcome[plan.harm, status] += 1
+                statuses[plan.fault, status] += 1
                 model.requests.clear()
-        leaks = _left_behind(server, before, files_before)
+        leaks = _leftovers(server, before, files_before)
     leaks["processes after the server's end"] = len(_processes_of(server))
-    return outcome, leaks
+    return statuses, leaks
 
 
 def machine() -> dict[str, int]:
-    """What the kernel holds for anybody on this machine."""
+    """Count the kernel's resources on this machine."""
     states = [text[text.rindex(")") + 2] for text in _stats()]
     return {
         "zombies": states.count("Z"),
@@ -102,7 +102,7 @@ def machine() -> dict[str, int]:
 
 
 def server_files(server: BenchServer) -> int:
-    """Open file descriptors of the server's processes."""
+    """Count the open file descriptors of the server's processes."""
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _processes_of(server))
 
 
@@ -114,17 +114,17 @@ def _run(server: BenchServer, model: ScriptedModel, plan: Plan) -> str:
         session_id=key, group_id=key, mode="train", base_url=model.url, api_key=key, task_id=ROW["instance_id"]
     )
     session_id = client.create(request)
-    if plan.harm != "nothing":
+    if plan.fault != "none":
         _wait_for_worker(server, session_id)
         time.sleep(plan.after_s)
-        if plan.harm == "cancel":
+        if plan.fault == "cancel":
             client.cancel(session_id)
         elif worker := _worker(server, session_id):
-            for pid in [worker] if plan.harm == "kill worker" else [process.pid for process in descendants(worker)]:
+            for pid in [worker] if plan.fault == "kill worker" else [process.pid for process in descendants(worker)]:
                 kill(pid)
     view = client.wait(session_id, timeout_s=600)
     del model.scripts[key]
-    assert view.status in ALLOWED[plan.harm], f"session {plan.number} ({plan.harm}) ended {view.status}: {view.error}"
+    assert view.status in ALLOWED[plan.fault], f"session {plan.number} ({plan.fault}) ended {view.status}: {view.error}"
     return str(view.status)
 
 
@@ -141,8 +141,8 @@ def _worker(server: BenchServer, session_id: str) -> int:
     return (row and row[0]) or 0
 
 
-class _disturbed:
-    """Within this context the fork server is killed ten times, and the whole server twice."""
+class _Disturbance:
+    """Kills the fork server ten times and the whole server twice, until the context ends."""
 
     def __init__(self, server: BenchServer, n: int):
         self._server, self._n, self._over = server, n, threading.Event()
@@ -174,8 +174,8 @@ class _disturbed:
         return sum('"total_s"' in line for line in lines)
 
 
-def _left_behind(server: BenchServer, before: dict[str, int], files_before: int) -> dict[str, int]:
-    """What is there now and was not before; records get the time to expire, and processes a moment to go."""
+def _leftovers(server: BenchServer, before: dict[str, int], files_before: int) -> dict[str, int]:
+    """Count what was not there before, after records have had time to expire and processes to end."""
     deadline = time.monotonic() + 3 * RETENTION_S + 30
     while True:
         now = machine()
@@ -193,9 +193,11 @@ def _left_behind(server: BenchServer, before: dict[str, int], files_before: int)
 
 
 def _processes_of(server: BenchServer) -> list[int]:
-    mark = f"AGENT_SERVER_WORK_DIR={server.work_dir}".encode()
+    variable = f"AGENT_SERVER_WORK_DIR={server.work_dir}".encode()
     return [
-        int(pid) for pid in os.listdir("/proc") if pid.isdigit() and mark in _read(f"/proc/{pid}/environ").split(b"\0")
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and variable in _read(f"/proc/{pid}/environ").split(b"\0")
     ]
 
 
