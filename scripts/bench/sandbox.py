@@ -106,8 +106,10 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
         model.listen()
         url = f"http://127.0.0.1:{model.getsockname()[1]}"
         for number in range(repeat):
-            request = SessionRequest(session_id=f"s{number}", group_id="g", mode="train", base_url=url, api_key="k")
-            session, _ = store.submit(request, lambda *_: task.task_id)
+            request = SessionRequest(
+                session_id=f"s{number}", group_id="g", mode="train", base_url=url, api_key="k", task_id=task.task_id
+            )
+            session, _ = store.submit(request, catalog.order(seed=0))
             store.admit(session)
 
             def start_worker(session: str = session) -> None:

@@ -45,8 +45,9 @@ class BenchServer:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = self._log.read_text()[-2000:]
                 raise SystemExit(
-                    f"the agent server is not ready after {START_TIMEOUT_S:g} s; its log ends with: {self._log.read_text()[-2000:]}"
+                    f"the agent server is not ready after {START_TIMEOUT_S:g} s; its log ends with: {tail}"
                 )
             time.sleep(0.05)
 
