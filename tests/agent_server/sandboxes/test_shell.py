@@ -1,4 +1,4 @@
-"""The persistent shell, in a real Apptainer sandbox and over a bare bash: same behaviour, whatever the command does."""
+"""The persistent shell, in an Apptainer sandbox and on a plain bash: the same behaviour, whatever the command does."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ import pytest
 from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.sandboxes.shell import PersistentShell
-from client.errors import ImageCorrupt, ImageMissing, InvalidRequest, SandboxDied, SandboxStartFailed
+from client.errors import InvalidRequest, SandboxDied, SandboxStartFailed
 from tests.agent_server.conftest import eventually
 
 
-@pytest.fixture(params=["apptainer", "bare bash"])
+@pytest.fixture(params=["apptainer", "plain bash"])
 def sandbox(request, tmp_path, demo_image):
     if request.param == "apptainer":
         started = apptainer.start(demo_image, scratch=tmp_path, env={"GREETING": "hello there"}, start_timeout_s=30)
@@ -34,12 +34,10 @@ def test_output_status_and_directory(sandbox):
     assert (result.output, result.returncode, result.limit) == ("out\nerr\nhello there\n/tmp\n", 7, "")
 
 
-def test_nothing_of_a_command_lasts_but_files_and_processes(sandbox):
+def test_only_files_and_processes_of_a_command_remain(sandbox):
     run(sandbox, "cd /; export X=1; exec 2>/dev/null; set -e; shopt -s extglob; echo kept > /tmp/swe_kept; exec 1>&-")
-    assert (
-        run(sandbox, "echo ${X:-unset}; pwd; cat /tmp/swe_kept; rm /tmp/swe_kept; false; echo on").output
-        == "unset\n/tmp\nkept\non\n"
-    )
+    result = run(sandbox, "echo ${X:-unset}; pwd; cat /tmp/swe_kept; rm /tmp/swe_kept; false; echo on")
+    assert result.output == "unset\n/tmp\nkept\non\n"
 
 
 @pytest.mark.parametrize("command", ["exit 3", "kill -9 $$", "if", "echo '", "cat", "read x", ")", "}", "\\", ""])
@@ -49,39 +47,24 @@ def test_no_command_breaks_the_shell(sandbox, command):
 
 
 @pytest.mark.parametrize("command", ["kill -9 0", "kill 0", "kill -9 -- -$$"])
-def test_a_signal_to_a_commands_group_ends_the_command_alone(sandbox, command):
+def test_a_signal_to_the_commands_group_ends_only_the_command(sandbox, command):
     assert run(sandbox, f"{command}; echo not reached; sleep 1").output == ""
     assert run(sandbox, "echo alive").output == "alive\n"
 
 
-def test_nothing_inside_can_end_the_shell(tmp_path, demo_image):
-    sandbox = apptainer.start(demo_image, scratch=tmp_path, env={}, start_timeout_s=30)
-    try:
-        for command in (
-            "kill -9 -1",
-            "kill -1 -1",
-            "kill -STOP 1; kill -9 1; kill -TERM $PPID",
-            "for pid in $(seq 2 300); do kill -9 $pid; done",
-        ):
-            run(sandbox, command)
-            assert run(sandbox, "echo alive").output == "alive\n", command
-    finally:
-        sandbox.close()
-
-
-def test_a_directory_that_is_not_there_is_a_result(sandbox):
+def test_a_missing_directory_is_a_result(sandbox):
     result = run(sandbox, "echo not reached", cwd="/nowhere")
     assert result.returncode == 1 and "not reached" not in result.output
 
 
-def test_a_grandchild_that_holds_the_output_does_not_hold_us(sandbox):
+def test_a_grandchild_with_the_output_open_does_not_delay_the_result(sandbox):
     started = time.monotonic()
     result = run(sandbox, "sleep 30 & echo $! >/tmp/swe_pid; echo done")
     assert result.output == "done\n" and time.monotonic() - started < 5
     run(sandbox, "kill $(cat /tmp/swe_pid); rm /tmp/swe_pid", timeout_s=5)
 
 
-def test_a_timeout_ends_the_whole_tree_and_keeps_the_output(sandbox):
+def test_a_timeout_kills_the_whole_tree_and_keeps_the_output(sandbox):
     before = len(descendants(sandbox.pid))
     result = run(
         sandbox,
@@ -93,14 +76,12 @@ def test_a_timeout_ends_the_whole_tree_and_keeps_the_output(sandbox):
     assert run(sandbox, "echo alive").output == "alive\n"
 
 
-def test_a_timeout_spares_what_an_earlier_command_started(sandbox):
+def test_a_timeout_does_not_kill_processes_of_earlier_commands(sandbox):
     run(sandbox, "sleep 1004 >/dev/null 2>&1 & echo $! > /tmp/swe_pid")
     time.sleep(0.05)
     run(sandbox, "sleep 1005", timeout_s=0.3)
-    assert (
-        run(sandbox, "kill -0 $(cat /tmp/swe_pid) && echo lives; kill $(cat /tmp/swe_pid); rm /tmp/swe_pid").output
-        == "lives\n"
-    )
+    result = run(sandbox, "kill -0 $(cat /tmp/swe_pid) && echo lives; kill $(cat /tmp/swe_pid); rm /tmp/swe_pid")
+    assert result.output == "lives\n"
 
 
 def test_too_much_output_ends_the_command(sandbox, monkeypatch):
@@ -110,27 +91,27 @@ def test_too_much_output_ends_the_command(sandbox, monkeypatch):
     assert len(result.output) < 101_000
 
 
-def test_bytes_that_are_no_text_and_long_commands(sandbox):
+def test_undecodable_output_and_long_commands(sandbox):
     assert run(sandbox, "printf '\\xff\\xfe ok'").output == "\ufffd\ufffd ok"
     assert run(sandbox, "echo " + "x" * 300_000 + " | wc -c").output == "300001\n"
     with pytest.raises(InvalidRequest, match="NUL"):
         run(sandbox, "echo \0")
 
 
-def test_files_arrive_exactly(sandbox):
+def test_a_written_file_has_exactly_the_given_content(sandbox):
     content = "no newline at the end, 'quotes', $dollars, `ticks`, END\nEND\n\u00e9" + "z" * 500_000
     sandbox.write_file("/tmp/swe file", content)
     assert run(sandbox, "cat '/tmp/swe file'; rm '/tmp/swe file'").output == content
 
 
-def test_a_dead_shell_is_said(sandbox):
+def test_a_dead_shell_raises(sandbox):
     os.kill(sandbox.pid, signal.SIGKILL)
     with pytest.raises(SandboxDied):
         run(sandbox, "sleep 1")
         run(sandbox, "sleep 1")
 
 
-def test_close_ends_background_processes(sandbox):
+def test_close_kills_background_processes(sandbox):
     run(sandbox, "sleep 1006 & setsid sleep 1007 &")
     inside = [process.pid for process in descendants(sandbox.pid)]
     sandbox.close()
@@ -140,13 +121,8 @@ def test_close_ends_background_processes(sandbox):
     )
 
 
-def test_a_start_that_fails_leaves_nothing(tmp_path, demo_image):
+def test_a_failed_start_leaves_no_process():
     children = len(descendants(os.getpid()))
-    with pytest.raises(ImageMissing):
-        apptainer.start(tmp_path / "none.sif", scratch=tmp_path, env={}, start_timeout_s=10)
-    (tmp_path / "text.sif").write_text("text")
-    with pytest.raises(ImageCorrupt):
-        apptainer.start(tmp_path / "text.sif", scratch=tmp_path, env={}, start_timeout_s=10)
     with pytest.raises(SandboxStartFailed, match="did not answer within"):
         PersistentShell(["sleep", "60"], start_timeout_s=0.2)
     with pytest.raises(SandboxStartFailed, match="is it installed"):
@@ -154,16 +130,3 @@ def test_a_start_that_fails_leaves_nothing(tmp_path, demo_image):
     with pytest.raises(SandboxStartFailed, match="some reason"):
         PersistentShell(["bash", "-c", "echo some reason >&2; exit 1"], start_timeout_s=5)
     assert len(descendants(os.getpid())) == children
-
-
-def test_the_sandbox_sees_no_host_and_no_network(tmp_path, demo_image):
-    sandbox = apptainer.start(demo_image, scratch=tmp_path, env={}, start_timeout_s=30)
-    try:
-        found = run(
-            sandbox,
-            f"ls {tmp_path} {os.path.expanduser('~')}/.bashrc; cat /proc/net/route | wc -l; ls /sys/class/net; grep CapEff /proc/self/status",
-        )
-    finally:
-        sandbox.close()
-    assert "No such file" in found.output and "\n1\nlo\n" in found.output
-    assert "CapEff:\t0000000000000000" in found.output

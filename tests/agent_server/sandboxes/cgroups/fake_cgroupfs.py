@@ -12,11 +12,9 @@ from pathlib import Path
 from agent_server.sandboxes.cgroups import delegation
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.cgroups.delegation import SERVER_CGROUP
-from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.processes import read_process
+from tests.agent_server.sandboxes.exceed_limits import LIMITS
 
-MIB = 2**20
-LIMITS = Limits(memory_bytes=200 * MIB, processes=50, disk_bytes=60 * MIB, cpu_s=1000.0)
 MOUNTS = (
     "22 1 0:5 / /proc rw - proc proc rw\n"
     "31 23 0:28 / {elsewhere} rw - cgroup cgroup rw,memory\n"

@@ -14,7 +14,8 @@ from agent_server.sandboxes.cgroups.delegation import SERVER_CGROUP
 from agent_server.sandboxes.limits import THREADS_PER_PROCESS
 from agent_server.sandboxes.orphans import reclaim_orphans
 from tests.agent_server.conftest import eventually
-from tests.agent_server.sandboxes.cgroups.fake_cgroupfs import MIB, create, set_counters
+from tests.agent_server.sandboxes.cgroups.fake_cgroupfs import create, set_counters
+from tests.agent_server.sandboxes.exceed_limits import MIB
 
 
 def test_limits_are_written(group):

@@ -11,7 +11,8 @@ from agent_server.sandboxes.processes import descendants
 from agent_server.sandboxes.shell import PersistentShell
 from client.errors import SandboxLimitExceeded, SandboxStartFailed
 from tests.agent_server.conftest import eventually
-from tests.agent_server.sandboxes.cgroups.fake_cgroupfs import LIMITS, is_alive, set_counters
+from tests.agent_server.sandboxes.cgroups.fake_cgroupfs import is_alive, set_counters
+from tests.agent_server.sandboxes.exceed_limits import LIMITS
 
 
 @pytest.fixture
