@@ -20,7 +20,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests last, otherwise in the order of the folders. A file is a group of its own unless a mark names another."""
+    """Slow tests last, the others in the order of the folders. A file is one group unless a mark names another."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -29,30 +29,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def word():
+def process_tag():
     """Put into the environment of a test's processes, so that leftovers can be found."""
-    return f"word-{uuid.uuid4().hex}"
+    return f"tag-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
-def left_alive(word):
-    """Processes that hold `word` in their environment; killed ones get a moment to be gone."""
+def leftover_processes(process_tag):
+    """Processes that hold `process_tag` in their environment; killed ones get a moment to be gone."""
 
-    def left_alive() -> list[int]:
+    def leftover_processes() -> list[int]:
         deadline = time.monotonic() + 10
-        while (found := _processes_with(word)) and time.monotonic() < deadline:
+        while (found := _processes_with(process_tag)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
-    return left_alive
+    return leftover_processes
 
 
-def _processes_with(word: str) -> list[int]:
+def _processes_with(process_tag: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if word.encode() in (entry / "environ").read_bytes():
+                if process_tag.encode() in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
             except OSError:
                 continue  # it ended meanwhile, or is not ours

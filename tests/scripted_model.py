@@ -31,7 +31,8 @@ class Refuse:
 
 @dataclass
 class ScriptedModel:
-    """`scripts[key]` is the list of that key's answers: a shell command, raw text (`text:...`), Hang or Refuse. Past its end: submit."""
+    """`scripts[key]` lists the answers to that key's calls: a shell command, raw text (`text:...`), Hang or Refuse.
+    Calls after the end of the list are answered with a submission."""
 
     scripts: dict[str, list] = field(default_factory=dict)
     requests: dict[str, list[dict]] = field(default_factory=dict)

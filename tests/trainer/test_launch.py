@@ -43,7 +43,7 @@ class Engine(Service):
     def load_weights(self, directory, version): reach("load_weights")
 
 def service(name, kind=Service):
-    env = {"PATH": "/usr/bin:/bin", "WORD": sys.argv[3]}
+    env = {"PATH": "/usr/bin:/bin", "PROCESS_TAG": sys.argv[3]}
     return kind(name, ["sh", "-c", "sleep 600 & wait"], env, directory / "log", lambda: reach(name) or True)
 
 class Actor:
@@ -89,7 +89,7 @@ printf '{{"reward": %s, "metadata": {{"n_calls": 1}}}}' $reward >$RELAX_OUTPUT_J
 
 
 @pytest.fixture
-def start(tmp_path, word):
+def start(tmp_path, process_tag):
     """Factory of runs that block in `stage` after they have made the file `hold`."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -109,9 +109,9 @@ def start(tmp_path, word):
             "eval.samples": 2,
             "rollout.client_command": CLIENT.format(stage=stage, directory=tmp_path),
         }
-        arguments = [stage, tmp_path, word, "scripts/runs/quickstart.toml"]
+        arguments = [stage, tmp_path, process_tag, "scripts/runs/quickstart.toml"]
         arguments += [f"{key}={value}" for key, value in overrides.items()]
-        env = dict(os.environ, WORD=word, HOME="/nonexistent")  # HOME: no login profile in a test
+        env = dict(os.environ, PROCESS_TAG=process_tag, HOME="/nonexistent")  # HOME: no login profile in a test
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *map(str, arguments)],
             cwd=ROOT,
@@ -136,11 +136,11 @@ def wait_for_hold(run: subprocess.Popen, hold: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_run_that_completes_leaves_no_process(start, left_alive, tmp_path):
+def test_a_run_that_completes_leaves_no_process(start, leftover_processes, tmp_path):
     run = start("none")
     output = run.communicate()[0].decode()
     assert run.returncode == 0 and "held-out resolved rate: before" in output
-    assert left_alive() == []
+    assert leftover_processes() == []
     assert {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()} == {
         "config.resolved.toml",
         "metrics.jsonl",
@@ -154,7 +154,7 @@ def test_a_run_that_completes_leaves_no_process(start, left_alive, tmp_path):
 @pytest.mark.parametrize(
     "stage", ["agent_server", "actor", "gateway", "engine", "eval", "train", "step", "load_weights", "checkpoint"]
 )
-def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
+def test_ctrl_c_at_any_stage_leaves_nothing(start, leftover_processes, tmp_path, stage):
     run = start(stage)
     wait_for_hold(run, tmp_path / "hold")
     run.send_signal(signal.SIGINT)
@@ -163,7 +163,7 @@ def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
     output = run.communicate()[0].decode()
     assert run.returncode == 130, output
     assert "ended by SIGINT" in output and "Traceback" not in output
-    assert left_alive() == []
+    assert leftover_processes() == []
     folder = tmp_path / "runs" / "quickstart"
     assert not (folder / "weights").exists()
     kept = Checkpoints(folder / "checkpoints").all()
@@ -172,20 +172,20 @@ def test_ctrl_c_at_any_stage_leaves_nothing(start, left_alive, tmp_path, stage):
         assert (kept[0].weights / "weights").read_text() == "1"
 
 
-def test_sigterm_ends_a_run_like_ctrl_c(start, left_alive, tmp_path):
+def test_sigterm_ends_a_run_like_ctrl_c(start, leftover_processes, tmp_path):
     run = start("train")
     wait_for_hold(run, tmp_path / "hold")
     run.send_signal(signal.SIGTERM)
     run.communicate()
-    assert run.returncode == 143 and left_alive() == []
+    assert run.returncode == 143 and leftover_processes() == []
 
 
-def test_a_killed_run_leaves_no_process(start, left_alive, tmp_path):
+def test_a_killed_run_leaves_no_process(start, leftover_processes, tmp_path):
     run = start("train")
     wait_for_hold(run, tmp_path / "hold")
     run.kill()
     run.wait()
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
 @pytest.fixture

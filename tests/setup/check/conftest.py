@@ -55,7 +55,7 @@ class Table:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, demo_cache: Path, word: str, free_port: int) -> dict[str, str]:
+def environment(tmp_path: Path, demo_cache: Path, process_tag: str, free_port: int) -> dict[str, str]:
     """A sound node on the demo rows, with separate folders for any file that the script might write."""
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
@@ -70,7 +70,7 @@ def environment(tmp_path: Path, demo_cache: Path, word: str, free_port: int) -> 
         "AGENT_SERVER_PORT": str(free_port),
         "HOME": str(tmp_path / "home"),
         "TMPDIR": str(tmp_path / "tmp"),
-        "MARK": word,
+        "MARK": process_tag,
     }
 
 
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def check(environment: dict[str, str], left_alive: Callable[[], list[int]]):
+def check(environment: dict[str, str], leftover_processes: Callable[[], list[int]]):
     """Runs the script. Afterwards no process and no file of it may be left."""
 
     def check(*arguments: str, before: str = "", script: Path = ROOT / "setup/check.sh", **more: str) -> Table:
@@ -94,7 +94,7 @@ def check(environment: dict[str, str], left_alive: Callable[[], list[int]]):
         )
 
     yield check
-    assert left_alive() == []
+    assert leftover_processes() == []
     assert [path for name in ("HOME", "TMPDIR") for path in Path(environment[name]).iterdir()] == []
     assert not Path(environment["AGENT_SERVER_WORK_DIR"]).exists()
 

@@ -47,7 +47,7 @@ def test_a_session_without_its_reward_fails(check, tmp_path: Path, demo_cache: P
 
 
 def test_sigterm_ends_the_check_and_its_server(
-    environment: dict[str, str], left_alive: Callable[[], list[int]], word: str
+    environment: dict[str, str], leftover_processes: Callable[[], list[int]], process_tag: str
 ):
     process = subprocess.Popen(
         ["bash", str(ROOT / "setup/check.sh"), "--session"],
@@ -58,21 +58,21 @@ def test_sigterm_ends_the_check_and_its_server(
     )
     deadline = time.monotonic() + 120
     while (
-        not (server_runs := any(SCRATCH_PREFIX in environ for environ in environments_with(word)))
+        not (server_runs := any(SCRATCH_PREFIX in environ for environ in environments_with(process_tag)))
         and time.monotonic() < deadline
     ):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 143
-    assert server_runs and left_alive() == []
+    assert server_runs and leftover_processes() == []
     assert list(Path(environment["TMPDIR"]).iterdir()) == []
 
 
-def environments_with(word: str) -> list[bytes]:
+def environments_with(process_tag: str) -> list[bytes]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if word.encode() in (content := entry.read_bytes()):
+            if process_tag.encode() in (content := entry.read_bytes()):
                 found.append(content)
         except OSError:
             continue

@@ -16,14 +16,14 @@ from tests.setup.data.hub_server import Hub, serving
 class Command:
     """Runs the command and reads what it wrote: `folder` has the rows, `cache` the hub's files."""
 
-    def __init__(self, hub: Hub, url: str, folder: Path, word: str):
+    def __init__(self, hub: Hub, url: str, folder: Path, process_tag: str):
         self.hub, self.cache, self.folder = hub, folder / "hf", folder / "rows"
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("HF_") and not name.lower().endswith("_proxy")
         }
-        self.environment = inherited | {"HF_ENDPOINT": url, "HF_HOME": str(self.cache), "WORD": word}
+        self.environment = inherited | {"HF_ENDPOINT": url, "HF_HOME": str(self.cache), "PROCESS_TAG": process_tag}
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "setup.data", *arguments]
@@ -69,8 +69,8 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: Path, word: str, left_alive):
+def command(tmp_path: Path, process_tag: str, leftover_processes):
     hub = Hub()
     with serving(hub) as url:
-        yield Command(hub, url, tmp_path, word)
-    assert not left_alive()
+        yield Command(hub, url, tmp_path, process_tag)
+    assert not leftover_processes()

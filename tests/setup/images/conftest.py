@@ -40,8 +40,8 @@ def proxy(registry: Registry):
 class Command:
     """Runs the command on generated rows, and reads the images and the report that it wrote."""
 
-    def __init__(self, folder: Path, address: str, word: str):
-        self.folder, self.images, self.address, self.word = folder, folder / "images", address, word
+    def __init__(self, folder: Path, address: str, process_tag: str):
+        self.folder, self.images, self.address, self.process_tag = folder, folder / "images", address, process_tag
         (folder / "home").mkdir()
         self.set_rows(*NAMES)
 
@@ -78,7 +78,7 @@ class Command:
             "R2E_DATA_PATH": str(self.folder / "rows.jsonl"),
             "R2E_SIF_DIR": str(self.images),
             "HOME": str(self.folder / "home"),
-            "WORD": self.word,
+            "PROCESS_TAG": self.process_tag,
         }
         return subprocess.Popen(
             command,
@@ -104,8 +104,8 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: Path, proxy, word: str) -> Command:
-    return Command(tmp_path, proxy.address, word)
+def command(tmp_path: Path, proxy, process_tag: str) -> Command:
+    return Command(tmp_path, proxy.address, process_tag)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -64,7 +64,7 @@ def test_concurrent_commands_share_one_fetch(command: Command, proxy):
     assert sorted(command.images.glob("*.sif")) == sorted(map(command.sif, TAGS))
 
 
-def test_a_kill_during_a_build(command: Command, proxy, left_alive):
+def test_a_kill_during_a_build(command: Command, proxy, leftover_processes):
     process = command.start("--jobs", "1")
     wait_until(
         lambda: any((attempt / "tmp").is_dir() and any((attempt / "tmp").iterdir()) for attempt in command.attempts),
@@ -80,10 +80,10 @@ def test_a_kill_during_a_build(command: Command, proxy, left_alive):
     assert command.states() == dict.fromkeys(NAMES, "fetched")
     assert proxy.blob_bytes - downloaded < 0.1 * BASE_BYTES, "the complete layer is not downloaded again"
     assert_nothing_half_built(command)
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
-def test_a_kill_during_a_download(command: Command, proxy, left_alive):
+def test_a_kill_during_a_download(command: Command, proxy, leftover_processes):
     proceed = threading.Event()
     proxy.before = lambda path: proceed.wait(60) and None if "/blobs/" in path else None
     process = command.start()
@@ -91,7 +91,7 @@ def test_a_kill_during_a_download(command: Command, proxy, left_alive):
     process.kill()
     process.wait()
     process.stdout.close(), process.stderr.close()
-    assert left_alive() == [], "its child programs end with it"
+    assert leftover_processes() == [], "its child programs end with it"
     proceed.set()
     assert not list(command.images.glob("*.sif")) and len(command.attempts) == 1
     assert command.run("--verify").returncode == 0
@@ -99,7 +99,7 @@ def test_a_kill_during_a_download(command: Command, proxy, left_alive):
 
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_everything_at_once(command: Command, proxy, left_alive, signum: int, code: int):
+def test_an_interrupt_ends_everything_at_once(command: Command, proxy, leftover_processes, signum: int, code: int):
     proceed = threading.Event()
     proxy.before = lambda path: proceed.wait(60) and None if "/blobs/" in path else None
     process = command.start()
@@ -107,7 +107,7 @@ def test_an_interrupt_ends_everything_at_once(command: Command, proxy, left_aliv
     process.send_signal(signum)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == code and "Traceback" not in stderr, stderr
-    assert left_alive() == []
+    assert leftover_processes() == []
     proceed.set()
 
 

@@ -68,10 +68,10 @@ def test_a_directory_that_runs_nothing_is_broken(command: Command, tmp_path: Pat
     assert_nothing_half_built(command)
 
 
-def test_refused_credentials_are_distinguished_from_a_missing_image(tmp_path: Path, layout: Path, word: str):
+def test_refused_credentials_are_distinguished_from_a_missing_image(tmp_path: Path, layout: Path, process_tag: str):
     with Registry(tmp_path / "registry", password=True) as registry, proxy_to(registry) as proxy:
         registry.push(layout, "one", NAMES[0])
-        command = Command(tmp_path, proxy.address, word)
+        command = Command(tmp_path, proxy.address, process_tag)
         command.set_rows(NAMES[0], "swe/task:never")
         assert command.run(APPTAINER_DOCKER_USERNAME=USER, APPTAINER_DOCKER_PASSWORD="wrong").returncode == 1
         assert command.states() == {NAMES[0]: "refused", "swe/task:never": "refused"}
@@ -104,8 +104,8 @@ def test_refused_credentials_are_distinguished_from_a_missing_image(tmp_path: Pa
             login_file.unlink()
 
 
-def test_a_registry_without_tls_needs_the_flag(tmp_path: Path, registry: Registry, word: str):
-    command = Command(tmp_path, registry.address, word)
+def test_a_registry_without_tls_needs_the_flag(tmp_path: Path, registry: Registry, process_tag: str):
+    command = Command(tmp_path, registry.address, process_tag)
     environment = os.environ | {"R2E_DATA_PATH": str(tmp_path / "rows.jsonl"), "R2E_SIF_DIR": str(command.images)}
     ran = subprocess.run(
         [sys.executable, "-m", "setup.images", "--mirror", registry.address],

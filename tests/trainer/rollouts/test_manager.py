@@ -82,7 +82,7 @@ def test_progress_distinguishes_queued_from_running(make_manager, gateway, rewar
     assert (seen[-1].queued, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4
 
 
-def test_a_signal_cancels_every_session(make_manager, gateway, word, tmp_path, left_alive, interrupts):
+def test_a_signal_cancels_every_session(make_manager, gateway, process_tag, tmp_path, leftover_processes, interrupts):
     """Clients receive SIGTERM and can cancel their sessions; a second Ctrl-C does not interrupt that."""
     discard = f"touch {tmp_path}/$RELAX_SESSION_ID; until [ -e {tmp_path}/second ]; do sleep 0.1; done; exit 143"
     command = f"trap '{discard}' TERM; touch {tmp_path}/ready-$RELAX_SESSION_ID; while :; do sleep 0.1; done"
@@ -100,30 +100,30 @@ def test_a_signal_cancels_every_session(make_manager, gateway, word, tmp_path, l
     second = threading.Thread(target=again)
     second.start()
     with pytest.raises(Interrupted):
-        run(make_manager(command, env={"WORD": word}, interrupts=interrupts), on_progress=on_progress)
+        run(make_manager(command, env={"PROCESS_TAG": process_tag}, interrupts=interrupts), on_progress=on_progress)
     second.join()
     assert interrupts.exit_code == 130
     assert len(list(tmp_path.glob("?.*"))) == 4 and not gateway.open_now
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
-def test_a_dead_service_ends_the_rollouts(make_manager, gateway, word, left_alive):
+def test_a_dead_service_ends_the_rollouts(make_manager, gateway, process_tag, leftover_processes):
     def health_check():
         raise ModelUnreachable("the engine died")
 
     with pytest.raises(ModelUnreachable, match="the engine died"):
-        run(make_manager("sleep 600", health_check=health_check, env={"WORD": word}))
-    assert not gateway.open_now and left_alive() == []
+        run(make_manager("sleep 600", health_check=health_check, env={"PROCESS_TAG": process_tag}))
+    assert not gateway.open_now and leftover_processes() == []
 
 
-def test_a_gateway_that_dies_ends_the_rollouts(make_manager, gateway, word, rewarding, left_alive):
+def test_a_gateway_that_dies_ends_the_rollouts(make_manager, gateway, process_tag, rewarding, leftover_processes):
     def close(session_id):
         raise ModelUnreachable("the gateway does not answer")
 
     gateway.close = close
     with pytest.raises(ModelUnreachable):
-        run(make_manager("sleep 0.1; " + rewarding(1), env={"WORD": word}))
-    assert left_alive() == []
+        run(make_manager("sleep 0.1; " + rewarding(1), env={"PROCESS_TAG": process_tag}))
+    assert leftover_processes() == []
 
 
 def test_a_hundred_clients_at_once_all_return_samples(make_manager, gateway, rewarding):

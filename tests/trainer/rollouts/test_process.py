@@ -15,14 +15,14 @@ from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord
 
 
 @pytest.fixture
-def start(tmp_path, word, left_alive):
+def start(tmp_path, process_tag, leftover_processes):
     def start(command: str) -> ClientProcess:
         return ClientProcess(
             Session("group.1", "group", "train"),
             command,
             "http://gateway",
             tmp_path,
-            {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": word},
+            {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PROCESS_TAG": process_tag},
         )
 
     return start
@@ -116,14 +116,14 @@ def test_an_error_file_that_is_no_file_does_not_block_the_trainer(start, make):
     assert client.close().error is None
 
 
-def test_children_left_behind_end_with_their_client(start, left_alive):
+def test_children_left_behind_end_with_their_client(start, leftover_processes):
     client = start("sleep 600 & exit 0")
     assert ended(client)
     client.close()
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
-def test_a_client_that_ignores_sigterm_is_killed_with_children_of_their_own_session(start, left_alive):
+def test_a_client_that_ignores_sigterm_is_killed_with_children_of_their_own_session(start, leftover_processes):
     client = start("trap '' TERM; setsid sleep 600 & echo ready; wait; sleep 600")
     while b"ready" not in next((client._io_dir).glob("client.log")).read_bytes():
         time.sleep(0.02)
@@ -132,7 +132,7 @@ def test_a_client_that_ignores_sigterm_is_killed_with_children_of_their_own_sess
     client.kill()
     assert ended(client)
     assert client.close().exit_code < 0
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
 def test_children_of_a_terminated_client_have_time_to_clean_up(start, tmp_path):
@@ -148,14 +148,14 @@ def test_children_of_a_terminated_client_have_time_to_clean_up(start, tmp_path):
     assert not (tmp_path / "lock").exists()
 
 
-def test_clients_end_when_the_trainer_is_killed(tmp_path, word, left_alive):
+def test_clients_end_when_the_trainer_is_killed(tmp_path, process_tag, leftover_processes):
     script = f"""
 import os, sys, time
 from pathlib import Path
 from client.wire import ERROR_FILE
 from trainer.config.schema import CLIENT_SCRIPT
 from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
-env = {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "WORD": {word!r}}}
+env = {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PROCESS_TAG": {process_tag!r}}}
 ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), env)
 print("ready", flush=True)
 time.sleep(600)
@@ -165,10 +165,10 @@ time.sleep(600)
     trainer.kill()
     trainer.wait()
     trainer.stdout.close()
-    assert left_alive() == []
+    assert leftover_processes() == []
 
 
 def test_a_client_that_cannot_be_started_leaves_nothing(tmp_path):
     with pytest.raises(OSError):
-        ClientProcess(Session("s", "g", "train"), "true", "http://gateway", tmp_path, {"WORD": "x" * 10_000_000})
+        ClientProcess(Session("s", "g", "train"), "true", "http://gateway", tmp_path, {"PROCESS_TAG": "x" * 10_000_000})
     assert list(tmp_path.iterdir()) == []
