@@ -266,6 +266,7 @@ def report(environment, failure, client):
 
 
 def on_signal(handler):
+    """Set the handler of SIGTERM and SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 

@@ -1,11 +1,11 @@
 """An agent server with scripted responses: status, body and headers of each call in turn."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from client.http_server import JsonHandler, serving
 
 Scripted = tuple[int, dict | str, dict]  # status (0: the connection is cut), body, headers
 
@@ -27,7 +27,9 @@ def scripted_server(
 ) -> Iterator[str]:
     """URL of a server that gives the responses in turn, the last one for ever. Fills `calls` and `bodies`."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
+        protocol_version = "HTTP/1.0"  # a connection per call, closed at its end
+
         def respond(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if bodies is not None and body:
@@ -52,14 +54,5 @@ def scripted_server(
 
         do_GET = do_POST = respond
 
-        def log_message(self, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    http.daemon_threads = True
-    threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}"
-    finally:
-        http.shutdown()
-        http.server_close()
+    with serving(Handler, "127.0.0.1", port) as url:
+        yield url
