@@ -15,6 +15,6 @@ check() {
 }
 
 check "run .venv/bin/ruff format ." .venv/bin/ruff format --check --quiet .
-check "run .venv/bin/ruff check --fix ., then correct what it still reports" .venv/bin/ruff check --quiet .
+check "run .venv/bin/ruff check --fix ., then correct what it still reports" .venv/bin/ruff check --quiet --output-format concise .
 check "correct the types that mypy reports" .venv/bin/mypy
 exit "$failed"
