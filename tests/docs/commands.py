@@ -28,7 +28,7 @@ RUN_WITH_SUBSTITUTIONS = {
 # Run with the same program and options of its own by this test.
 RUN_BY_OTHER_TESTS = {
     "bash setup/check.sh": (
-        "tests/setup/check/test_check_script.py::test_a_sound_node_passes_with_a_session_and_stays_as_it_is"
+        "tests/setup/check/test_session.py::test_a_sound_node_passes_with_a_session_and_is_unchanged"
     ),
     """AGENT_SERVER_AGENT='sandbox: my-agent --task "$PROBLEM_STATEMENT_FILE"' bash scripts/serve_agents.sh""": (
         "tests/agent_server/agents/test_agents.py::test_a_program_in_the_sandbox_solves_the_task"
@@ -51,7 +51,7 @@ RUN_BY_OTHER_TESTS = {
     ),
     "R2E_DATA_PATH=/data/rows R2E_SIF_DIR=/data/images .venv/bin/python -m setup.images --jobs 8 --verify"
     " --json report.json": (
-        "tests/setup/images/test_images.py::test_a_missing_image_is_reported_and_the_others_are_fetched"
+        "tests/setup/images/test_report.py::test_a_missing_image_is_reported_and_the_others_are_fetched"
     ),
     ".venv/bin/python -m setup.data fetch /data/rows train r2e-gym-subset --skip 100": (
         "tests/setup/data/test_fetch.py::test_two_modes_become_the_folder_that_the_agent_server_reads"
