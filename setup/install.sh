@@ -26,7 +26,7 @@ case $requested in
     else
       engine=cpu megabytes=8000
     fi
-    extras=agent-server,trainer,dev,$engine
+    extras=agent-server,trainer,dev,docs,$engine
     ;;
   *) fail "install.sh takes 'all' or 'agent-server', not '$requested'" "bash setup/install.sh all" ;;
 esac

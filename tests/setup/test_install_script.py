@@ -40,7 +40,7 @@ def test_a_second_run_does_nothing(fake_machine: FakeMachine, checkout: Path):
     assert ran.returncode == 0, ran.stderr
     assert pip == [
         "install --upgrade pip>=25",
-        f"install --editable {checkout}[agent-server,trainer,dev,cpu]",
+        f"install --editable {checkout}[agent-server,trainer,dev,docs,cpu]",
         "uninstall --yes torchvision torchaudio torchcodec",
     ]
     ran, pip = install(fake_machine, checkout, "all")
@@ -51,7 +51,7 @@ def test_a_gpu_machine_gets_the_gpu_engine(fake_machine: FakeMachine, checkout: 
     fake_machine.stub("nvidia-smi", "echo 'GPU 0: NVIDIA H200'")
     ran, pip = install(fake_machine, checkout, "all")
     assert ran.returncode == 0, ran.stderr
-    assert pip[1:] == [f"install --editable {checkout}[agent-server,trainer,dev,gpu]"]
+    assert pip[1:] == [f"install --editable {checkout}[agent-server,trainer,dev,docs,gpu]"]
 
 
 def test_changed_requirements_update_the_installation(fake_machine: FakeMachine, checkout: Path):
@@ -79,7 +79,7 @@ def test_all_extends_the_agent_server_and_is_never_reduced(fake_machine: FakeMac
     ran, pip = install(fake_machine, checkout, "agent-server")
     assert pip[1:] == [f"install --editable {checkout}[agent-server]"], "no engine, so nothing to uninstall"
     ran, pip = install(fake_machine, checkout, "all")
-    assert pip[1] == f"install --editable {checkout}[agent-server,trainer,dev,cpu]"
+    assert pip[1] == f"install --editable {checkout}[agent-server,trainer,dev,docs,cpu]"
     ran, pip = install(fake_machine, checkout, "agent-server")
     assert (ran.returncode, pip) == (0, [])
 
