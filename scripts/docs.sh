@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds docs/ as a site in site/, and fails on a broken link: bash scripts/docs.sh [OPTION OF mkdocs build ...]
-# Generates the tables that come from the code first. Installs the documentation tools into .venv where they are missing.
+# First generates the tables that come from the code. Installs the documentation tools where they are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ -x .venv/bin/python ] || bash setup/install.sh agent-server
