@@ -16,7 +16,8 @@ from agent_server.config import Settings
 from agent_server.grading import reward
 from agent_server.grading.grade import Grade
 from agent_server.sandboxes.processes import become_subreaper, read_process
-from agent_server.store.store import Fenced, Store
+from agent_server.store.sessions import Fenced
+from agent_server.store.store import Store
 from agent_server.worker import signals
 from agent_server.worker.costs import SessionCosts
 from agent_server.worker.job import MOST_ATTEMPTS, Job

@@ -211,8 +211,8 @@ def demo_image() -> Path:
 
 @pytest.fixture(scope="session")
 def sample_rows(demo_image, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
-    """The images' folder and a task of each of the six formats, by the name of its file."""
-    images, made = make_all(demo_image, tmp_path_factory.mktemp("six") / "made")
+    """The images' folder and a task of each dataset's format, by the name of its file."""
+    images, made = make_all(demo_image, tmp_path_factory.mktemp("sample_rows") / "made")
     return images, {row.path.stem: row for row in made}
 
 

@@ -47,7 +47,7 @@ RUN_BY_OTHER_TESTS = {
         "tests/agent_server/validate/test_validate.py::test_gold_is_one_and_empty_and_hostile_are_zero"
     ),
     "AGENT_SERVER_EXCLUDE=validate.json bash scripts/serve_agents.sh": (
-        "tests/agent_server/validate/test_validate.py::test_a_row_that_cannot_be_trusted_is_named_and_left_out"
+        "tests/agent_server/validate/test_validate.py::test_a_row_that_cannot_be_trusted_is_named_and_excluded"
     ),
     "R2E_DATA_PATH=/data/rows R2E_SIF_DIR=/data/images .venv/bin/python -m setup.images --jobs 8 --verify"
     " --json report.json": (

@@ -1,6 +1,7 @@
-"""Grading by hand: the sandboxes of one real-format task, what an agent would submit, and its grade."""
+"""Grading of one task step by step: its sandboxes, the patch of an agent, the grade."""
 
 import shlex
+from dataclasses import replace
 
 from agent_server.grading import repository
 from agent_server.grading.grade import Grade, GradingConfig, grade
@@ -8,11 +9,23 @@ from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
+from agent_server.validate.hostile import CONFTEST
 from tests.agent_server.grading.sample_rows import FIXED
 
 HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"
 IDENTITY = "git config --global user.name a; git config --global user.email a@b"
 SOLVE = f"printf %s {shlex.quote(FIXED)} >calc/core.py"
+PLANT_CONFTEST = f"printf %s {shlex.quote(CONFTEST)}"
+PATCH = """--- a/calc/core.py
++++ b/calc/core.py
+@@ -1,5 +1,5 @@
+ def total(numbers):
+-    return sum(numbers[1:])
++    return sum(numbers)
+\x20
+\x20
+ def mean(numbers):
+"""
 LIMITS = Limits(2**30, 200, 2**28, 600.0)
 CONFIG = GradingConfig(timeout_s=60.0)
 
@@ -38,7 +51,7 @@ class GradingBench:
         return sandbox
 
     def patch(self, edit: str) -> str:
-        """What an agent that runs `edit` would submit."""
+        """The submission of an agent that runs `edit`."""
         sandbox = self.agents()
         result = run(sandbox, edit)
         assert result.returncode == 0, result.output
@@ -58,8 +71,8 @@ def run(sandbox, command):
     return sandbox.run(command, cwd="/testbed", timeout_s=60)
 
 
-def solves(bench, edit="true", **options):
-    """The grade with the fix and without it, of what an agent that runs `edit` submits."""
+def solved_and_lost(bench, edit="true", **options):
+    """Two grades of an agent that runs `edit`: with the fix and without it."""
     return bench.grade(bench.patch(f"{SOLVE}; {edit}"), **options), bench.grade(bench.patch(edit), **options)
 
 
@@ -71,3 +84,9 @@ def graded_in_agent_sandbox(bench, edit, submission=None):
     assert result.returncode == 0, result.output
     patch = repository.collect_diff(sandbox) if submission is None else submission
     return bench.grade(patch, sandbox=sandbox, place=place)
+
+
+def whole_repository(bench):
+    """The bench with a test command that collects tests in the whole repository."""
+    bench.task = replace(bench.task, row=bench.task.row | {"test_cmd": "python3 -m pytest -rA"})
+    return bench

@@ -1,15 +1,14 @@
-"""Six tasks in the datasets' own formats, with their images: unpacked directories made of the demo image's root.
+"""Tasks in the datasets' own formats, with their images: unpacked directories made of the demo image's root.
 
-Each image holds the same small package with one bug, in the layout that its dataset's images have. The row's columns are what the
-dataset publishes, no more.
+Each image holds the same small package with one bug, in the layout that its dataset's images have. The row's columns
+are what the dataset publishes, no more.
 """
 
 import json
-import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.agent_server.grading.sample_images import Images, diff, unpack, write
 
 BUGGY = (
     "def total(numbers):\n    return sum(numbers[1:])\n\n\ndef mean(numbers):\n    return sum(numbers) / len(numbers)\n"
@@ -32,7 +31,6 @@ def test_total(numbers, wanted):
 F2P = ["tests/test_core.py::test_total[two of them - a: b]", "tests/test_core.py::test_total[one[x]]"]
 P2P = ["tests/test_core.py::test_mean"]
 STATEMENT = "total([1, 2]) is 2, and should be 3."
-CONDA = "conda() { :; }\nexport PATH=/opt/miniconda3/envs/testbed/bin:$PATH\n"
 SOURCE_PATCH_PATH = "calc/core.py"
 
 
@@ -43,83 +41,6 @@ class Made:
     path: Path
     dataset: str
     task_id: str
-
-
-def git(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {
-        "GIT_AUTHOR_NAME": "a",
-        "GIT_AUTHOR_EMAIL": "a@b",
-        "GIT_COMMITTER_NAME": "a",
-        "GIT_COMMITTER_EMAIL": "a@b",
-    }
-    return subprocess.run(
-        ["git", *arguments], cwd=folder, env=environment, check=True, capture_output=True, text=True
-    ).stdout
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # the root's files are hard links
-        path.write_text(content)
-
-
-def unpack(sif: Path, folder: Path) -> Path:
-    """The demo image's root, without its repository."""
-    listed = subprocess.run(["apptainer", "sif", "list", str(sif)], check=True, capture_output=True, text=True).stdout
-    offset = next(line.split("|")[3].split("-")[0].strip() for line in listed.splitlines() if "Squashfs" in line)
-    subprocess.run(
-        ["unsquashfs", "-q", "-n", "-o", offset, "-d", str(folder), str(sif)], check=True, stdout=subprocess.DEVNULL
-    )
-    shutil.rmtree(folder / "testbed")
-    write(folder, {"opt/miniconda3/bin/activate": CONDA})
-    return folder
-
-
-class Images:
-    """Makes an image of each name in `folder`, from the unpacked `root`."""
-
-    def __init__(self, root: Path, folder: Path):
-        self.root, self.folder = root, folder
-
-    def make(self, name: str, files: dict[str, str], *, later: dict[str, str] | None = None) -> tuple[Path, str]:
-        """Its directory and its base commit. /testbed is a repository with these files, one commit before, and, if `later`, one
-        after: on a branch, under a tag, in the reflog and checked out once."""
-        image = self.folder / name.replace("/", "__").replace(":", "__")
-        subprocess.run(["cp", "-al", str(self.root), str(image)], check=True)
-        repository = image / "testbed"
-        write(repository, {"README.md": "calc\n", ".gitignore": "*.pyc\n__pycache__/\nbuild/\n"})
-        git(repository, "init", "-q", "-b", "main")
-        git(repository, "add", "-A")
-        git(repository, "commit", "-q", "-m", "before")
-        write(repository, files)
-        git(repository, "add", "-A")
-        git(repository, "commit", "-q", "-m", "base")
-        base = git(repository, "rev-parse", "HEAD").strip()
-        if later:
-            git(repository, "checkout", "-q", "-b", "future")
-            write(repository, later)
-            git(repository, "commit", "-q", "-am", "the fix that nobody may see")
-            git(repository, "tag", "v2.0")
-            git(repository, "checkout", "-q", "main")
-            git(repository, "branch", "-q", "--set-upstream-to", "future")
-        return image, base
-
-
-def diff(old: dict[str, str], new: dict[str, str], folder: Path) -> str:
-    """As `git diff` writes it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    git(folder, "init", "-q")
-    write(folder, old)
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "--allow-empty", "-m", "old")
-    for name in old.keys() - new.keys():
-        (folder / name).unlink()
-    write(folder, new)
-    git(folder, "add", "-A")
-    return git(folder, "diff", "--cached", "--no-renames")
 
 
 PACKAGE = {
@@ -138,13 +59,18 @@ def save(folder: Path, name: str, row: dict) -> Path:
 
 
 def r2e(images: Images, folder: Path, *, nested: bool) -> Made:
-    """`nested`: tests in the repository and in a class, one of them expected to fail; else at /r2e_tests, as most images have them."""
+    """`nested`: tests in the repository and in a class, one of them expected to fail; else at /r2e_tests, as most
+    images have them."""
     name = f"namanjain12/calc_final:{'b' if nested else 'a'}"
     script = "python3 -W ignore -m pytest -rA r2e_tests\n"
     tests = NEW_TESTS
     expected = {test.split("::", 1)[1].split(" - ")[0]: "PASSED" for test in (*F2P, *P2P)}
     if nested:
-        tests = "from calc.core import mean, total\n\n\nclass TestTotal:\n    def test_two(self):\n        assert total([1, 2]) == 3\n\n    def test_never(self):\n        assert mean([]) == 0\n"
+        tests = (
+            "from calc.core import mean, total\n\n\nclass TestTotal:\n    def test_two(self):\n "
+            "       assert total([1, 2]) == 3\n\n    def test_never(self):\n        assert mean([]) "
+            "== 0\n"
+        )
         expected = {"TestTotal.test_two": "PASSED", "TestTotal.test_never": "FAILED"}
     image, base = images.make(name, PACKAGE)
     write(
@@ -161,9 +87,16 @@ def r2e(images: Images, folder: Path, *, nested: bool) -> Made:
         ]
     }
     row = {
-        "repo_name": "calc", "docker_image": name, "commit_hash": base, "parsed_commit_content": json.dumps(content), "execution_result_content": "{}",
-        "modified_files": [SOURCE_PATCH_PATH], "problem_statement": STATEMENT, "expected_output_json": json.dumps(expected), "prompt": "",
-    }  # fmt: skip
+        "repo_name": "calc",
+        "docker_image": name,
+        "commit_hash": base,
+        "parsed_commit_content": json.dumps(content),
+        "execution_result_content": "{}",
+        "modified_files": [SOURCE_PATCH_PATH],
+        "problem_statement": STATEMENT,
+        "expected_output_json": json.dumps(expected),
+        "prompt": "",
+    }
     return Made(save(folder, f"r2e_{'b' if nested else 'a'}", row), "r2e", name)
 
 
@@ -173,18 +106,41 @@ def swebench_new(images: Images, folder: Path) -> Made:
     test_patch = diff({"tests/test_core.py": OLD_TESTS}, {"tests/test_core.py": NEW_TESTS}, folder / "diff")
     script = "\n".join(
         [
-            "#!/bin/bash", "set -uxo pipefail", "source /opt/miniconda3/bin/activate", "conda activate testbed", "cd /testbed",
-            "git config --global --add safe.directory /testbed", "cd /testbed", "git status", "git show", f"git -c core.fileMode=false diff {base}",
-            f"git checkout {base} tests/test_core.py", f"git apply -v - <<'EOF_114329324912'\n{test_patch}EOF_114329324912", ": '>>>>> Start Test Output'",
-            "pytest -rA --tb=no -p no:cacheprovider tests/test_core.py", ": '>>>>> End Test Output'", f"git checkout {base} tests/test_core.py", "",
+            "#!/bin/bash",
+            "set -uxo pipefail",
+            "source /opt/miniconda3/bin/activate",
+            "conda activate testbed",
+            "cd /testbed",
+            "git config --global --add safe.directory /testbed",
+            "cd /testbed",
+            "git status",
+            "git show",
+            f"git -c core.fileMode=false diff {base}",
+            f"git checkout {base} tests/test_core.py",
+            f"git apply -v - <<'EOF_114329324912'\n{test_patch}EOF_114329324912",
+            ": '>>>>> Start Test Output'",
+            "pytest -rA --tb=no -p no:cacheprovider tests/test_core.py",
+            ": '>>>>> End Test Output'",
+            f"git checkout {base} tests/test_core.py",
+            "",
         ]
-    )  # fmt: skip
+    )
     row = {
-        "instance_id": "calc__calc-1", "repo": "calc/calc", "version": "1.0", "base_commit": base, "image": name, "problem_statement": STATEMENT,
-        "patch": diff({SOURCE_PATCH_PATH: BUGGY}, {SOURCE_PATCH_PATH: FIXED}, folder / "diff"), "test_patch": test_patch, "eval_script": script,
-        "log_parser": "parse_log_pytest_v2", "eval_type": "pass_and_fail", "FAIL_TO_PASS": json.dumps(F2P), "PASS_TO_PASS": json.dumps(P2P),
+        "instance_id": "calc__calc-1",
+        "repo": "calc/calc",
+        "version": "1.0",
+        "base_commit": base,
+        "image": name,
+        "problem_statement": STATEMENT,
+        "patch": diff({SOURCE_PATCH_PATH: BUGGY}, {SOURCE_PATCH_PATH: FIXED}, folder / "diff"),
+        "test_patch": test_patch,
+        "eval_script": script,
+        "log_parser": "parse_log_pytest_v2",
+        "eval_type": "pass_and_fail",
+        "FAIL_TO_PASS": json.dumps(F2P),
+        "PASS_TO_PASS": json.dumps(P2P),
         "hints_text": None,
-    }  # fmt: skip
+    }
     return Made(save(folder, "swebench_new", row), "swebench", row["instance_id"])
 
 
@@ -194,7 +150,10 @@ sys.path[:0] = [".", "tests"]
 suite = unittest.defaultTestLoader.loadTestsFromNames(names)
 sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())
 """
-OLD_UNITTEST = "import unittest\n\nfrom calc.core import mean\n\n\nclass CoreTests(unittest.TestCase):\n    def test_mean(self):\n        self.assertEqual(mean([1, 3]), 2)\n"
+OLD_UNITTEST = (
+    "import unittest\n\nfrom calc.core import mean\n\n\nclass CoreTests(unittest.TestCase):\n "
+    "   def test_mean(self):\n        self.assertEqual(mean([1, 3]), 2)\n"
+)
 NEW_UNITTEST = (
     OLD_UNITTEST.replace("import mean", "import mean, total")
     + "\n    def test_total(self):\n        self.assertEqual(total([1, 2]), 3)\n"
@@ -215,11 +174,21 @@ def swebench_old(images: Images, folder: Path) -> Made:
     (image / "testbed/tests/runtests.py").chmod(0o755)
     ids = "{} (core.tests.CoreTests.{})" if _python_of(image) >= (3, 11) else "{} (core.tests.CoreTests)"
     row = {
-        "instance_id": "django__django-1", "repo": "django/django", "version": "4.0", "base_commit": base, "problem_statement": STATEMENT, "hints_text": "",
-        "patch": diff({SOURCE_PATCH_PATH: BUGGY}, {SOURCE_PATCH_PATH: FIXED}, folder / "diff"), "created_at": "2020-01-01T00:00:00Z",
-        "test_patch": diff({"tests/core/tests.py": OLD_UNITTEST}, {"tests/core/tests.py": NEW_UNITTEST}, folder / "diff"),
-        "FAIL_TO_PASS": [ids.format("test_total", "test_total")], "PASS_TO_PASS": [ids.format("test_mean", "test_mean")], "environment_setup_commit": base,
-    }  # fmt: skip
+        "instance_id": "django__django-1",
+        "repo": "django/django",
+        "version": "4.0",
+        "base_commit": base,
+        "problem_statement": STATEMENT,
+        "hints_text": "",
+        "patch": diff({SOURCE_PATCH_PATH: BUGGY}, {SOURCE_PATCH_PATH: FIXED}, folder / "diff"),
+        "created_at": "2020-01-01T00:00:00Z",
+        "test_patch": diff(
+            {"tests/core/tests.py": OLD_UNITTEST}, {"tests/core/tests.py": NEW_UNITTEST}, folder / "diff"
+        ),
+        "FAIL_TO_PASS": [ids.format("test_total", "test_total")],
+        "PASS_TO_PASS": [ids.format("test_mean", "test_mean")],
+        "environment_setup_commit": base,
+    }
     return Made(save(folder, "swebench_old", row), "swebench", row["instance_id"])
 
 
@@ -238,18 +207,25 @@ def swesmith(images: Images, folder: Path) -> Made:
         name, PACKAGE | {SOURCE_PATCH_PATH: FIXED, "tests/test_core.py": OLD_TESTS, "tests/test_total.py": NEW_TESTS}
     )
     row = {
-        "instance_id": "mewwts__addict.75284f95.func_basic__1", "repo": "swesmith/mewwts__addict.75284f95", "image_name": name, "problem_statement": STATEMENT,
+        "instance_id": "mewwts__addict.75284f95.func_basic__1",
+        "repo": "swesmith/mewwts__addict.75284f95",
+        "image_name": name,
+        "problem_statement": STATEMENT,
         "patch": diff({SOURCE_PATCH_PATH: FIXED}, {SOURCE_PATCH_PATH: BUGGY}, folder / "diff"),
         "FAIL_TO_PASS": [test.replace("test_core", "test_total") for test in F2P],
         "PASS_TO_PASS": [*P2P, "tests/test_total.py::test_mean"],
-    }  # fmt: skip
+    }
     return Made(save(folder, "swesmith", row), "swesmith", row["instance_id"])
 
 
 def eval_script(images: Images, folder: Path) -> Made:
     name = "own/calc:1"
     images.make(name, PACKAGE)
-    script = "set -e\ncd /testbed\ncat >/tmp/check.py <<'END'\nfrom calc.core import total\nassert total([1, 2]) == 3\nprint('all is well')\nEND\nPYTHONPATH=. python3 /tmp/check.py | grep -qx 'all is well'\n"
+    script = (
+        "set -e\ncd /testbed\ncat >/tmp/check.py <<'END'\nfrom calc.core import total\nassert "
+        "total([1, 2]) == 3\nprint('all is well')\nEND\nPYTHONPATH=. python3 /tmp/check.py "
+        "| grep -qx 'all is well'\n"
+    )
     row = {
         "instance_id": "calc-own-1",
         "problem_statement": STATEMENT,

@@ -13,10 +13,11 @@ MODE = st.sampled_from(sorted(reward.MODES))
 
 
 def scored(mode: str, fail_to_pass: list[str], pass_to_pass: list[str], *, credible: bool = True) -> tuple[float, bool]:
-    """The reward of tests that ended with these words, and whether the session is resolved. `credible`: no limit was exceeded."""
+    """The reward of tests that ended with these outcomes, and whether the session is resolved. `credible`: no limit was
+    exceeded."""
     f2p, p2p = (
-        {f"f{n}": word for n, word in enumerate(fail_to_pass)},
-        {f"p{n}": word for n, word in enumerate(pass_to_pass)},
+        {f"f{n}": outcome for n, outcome in enumerate(fail_to_pass)},
+        {f"p{n}": outcome for n, outcome in enumerate(pass_to_pass)},
     )
     done = credible and resolved({**f2p, **p2p}, f2p, p2p)
     return reward.MODES[mode](f2p, p2p, done), done
@@ -69,12 +70,12 @@ def test_a_reward_lies_between_0_and_1_and_is_1_for_resolved_alone(mode, lists, 
 @given(MODE, LISTS, st.booleans(), st.data())
 def test_one_more_passing_test_never_lowers_a_reward(mode, lists, credible, data):
     before, _ = scored(mode, *lists, credible=credible)
-    changed = [list(words) for words in lists]
+    changed = [list(outcomes) for outcomes in lists]
     places = [
         (which, n)
-        for which, words in enumerate(changed)
-        for n, word in enumerate(words)
-        if not (is_maintained if which else is_passed)(word)
+        for which, outcomes in enumerate(changed)
+        for n, outcome in enumerate(outcomes)
+        if not (is_maintained if which else is_passed)(outcome)
     ]
     if places:
         which, place = data.draw(st.sampled_from(places))
@@ -85,11 +86,10 @@ def test_one_more_passing_test_never_lowers_a_reward(mode, lists, credible, data
 @given(LISTS)
 def test_modes_take_what_the_grader_records(lists):
     tests = [f"t{n}" for n in range(len(lists[0]) + 1)]
-    words = expected_outcomes(tests, dict(zip(tests, (word for word in lists[0] if word != MISSING), strict=False)))
-    assert all(0.0 <= mode(words, {}, False) < 1.0 for mode in reward.MODES.values())
-
-
-# --- penalties ------------------------------------------------------------------------------------------------------------
+    outcomes = expected_outcomes(
+        tests, dict(zip(tests, (outcome for outcome in lists[0] if outcome != MISSING), strict=False))
+    )
+    assert all(0.0 <= mode(outcomes, {}, False) < 1.0 for mode in reward.MODES.values())
 
 
 def test_a_penalty_is_added_for_its_own_exit_status():

@@ -1,4 +1,4 @@
-"""`python -m agent_server validate` on six tasks in the datasets' own formats, and on the demo's."""
+"""`python -m agent_server validate` on a task of each dataset's format, and on the demo's."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import requests
 from tests.agent_server.conftest import DEMO, ROOT, eventually
 
 pytestmark = pytest.mark.slow
-SIX = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_script")
+SAMPLE_NAMES = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_script")
 HOSTILE = {"delete the tests", "plant conftest.py", "replace the runner", "leave in the package", "print a summary"}
 
 
@@ -23,7 +23,7 @@ def run_validate(*arguments: object, report: Path) -> tuple[subprocess.Completed
     return ran, json.loads(report.read_text()) if report.exists() else {}
 
 
-@pytest.mark.parametrize("name", SIX)
+@pytest.mark.parametrize("name", SAMPLE_NAMES)
 def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name):
     images, made = sample_rows
     row = made[name]
@@ -38,7 +38,7 @@ def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name)
     )
 
 
-def test_a_row_that_cannot_be_trusted_is_named_and_left_out(sample_rows, tmp_path, own_server):
+def test_a_row_that_cannot_be_trusted_is_named_and_excluded(sample_rows, tmp_path, own_server):
     images, made = sample_rows
     good = json.loads(made["swesmith"].path.read_text())
     bad = good | {
@@ -57,9 +57,12 @@ def test_a_row_that_cannot_be_trusted_is_named_and_left_out(sample_rows, tmp_pat
     assert requests.get(f"{server.url}/tasks", timeout=10).json()["train"] == [good["instance_id"]]
 
 
-def test_killed_and_run_again_it_goes_on(tmp_path):
+def test_a_killed_run_continues(tmp_path):
     known = json.loads(subprocess.run(
-        [sys.executable, "-c", f"import json; from pathlib import Path; from agent_server.tasks.catalog import Catalog; print(json.dumps(Catalog(Path({str(DEMO / 'tasks')!r})).ids('train')))"],
+        [sys.executable, "-c", (
+            "import json; from pathlib import Path; from agent_server.tasks.catalog import Catalog; "
+            f"print(json.dumps(Catalog(Path({str(DEMO / 'tasks')!r})).ids('train')))"
+        )],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout)  # fmt: skip
     rows, report = known[:2], tmp_path / "validate.json"
@@ -96,30 +99,36 @@ def test_killed_and_run_again_it_goes_on(tmp_path):
     assert ran.returncode == 0 and "validate: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
 
 
-def test_what_changed_is_graded_again_and_what_failed_too(sample_rows, tmp_path):
+def test_changed_and_failed_rows_are_graded_again(sample_rows, tmp_path):
     images, made = sample_rows
     row = json.loads(made["eval_script"].path.read_text())
     rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
 
-    def judge(row: dict, images: Path) -> tuple[int, str]:
+    def validate_row(row: dict, images: Path) -> tuple[int, str]:
         rows.write_text(json.dumps(row) + "\n")
         ran, _ = run_validate("--tasks", rows, "--images", images, "--jobs", 1, report=report)
         return ran.returncode, ran.stdout
 
     (tmp_path / "empty").mkdir()
-    code, said = judge(row, tmp_path / "empty")
-    assert code == 1 and "gold: image_missing" in said
-    assert judge(row, images)[0] == 0
-    code, said = judge(row, images)
-    assert code == 0 and "validate: 0 of 1 rows to grade" in said
-    code, said = judge(row | {"patch": ""}, images)
-    assert code == 1 and "has no gold patch in its column `patch`" in said
+    code, output = validate_row(row, tmp_path / "empty")
+    assert code == 1 and "gold: image_missing" in output
+    assert validate_row(row, images)[0] == 0
+    code, output = validate_row(row, images)
+    assert code == 0 and "validate: 0 of 1 rows to grade" in output
+    code, output = validate_row(row | {"patch": ""}, images)
+    assert code == 1 and "has no gold patch in its column `patch`" in output
 
 
-def test_bad_input_is_said(tmp_path):
+def test_bad_input_is_reported(tmp_path):
     ran, _ = run_validate("--tasks", tmp_path / "none.jsonl", "--images", tmp_path, report=tmp_path / "r.json")
     assert ran.returncode == 2 and "none.jsonl does not exist" in ran.stderr and "Traceback" not in ran.stderr
     ran, _ = run_validate(
         "--tasks", DEMO / "tasks", "--images", tmp_path, "--ids", "nobody", report=tmp_path / "r.json"
     )
     assert ran.returncode == 2 and "no train task 'nobody'" in ran.stderr
+
+
+def test_the_former_name_of_the_command_works():
+    command = [sys.executable, "-m", "agent_server", "golden", "--help"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "works for one more release" in " ".join(ran.stdout.split())

@@ -1,4 +1,5 @@
-"""What an operator sets about grading reaches the session: modes, penalties, policy, the same sandbox, binds, commands."""
+"""What an operator sets about grading reaches the session: modes, penalties, policy, the same sandbox, binds,
+commands."""
 
 import json
 
@@ -12,9 +13,12 @@ def test_a_server_with_every_setting(own_server, model, tmp_path):
     wheels.mkdir()
     (wheels / "x.whl").write_text("a wheel")
     server = own_server(
-        AGENT_SERVER_REWARD="test_ratio", AGENT_SERVER_PENALTIES="RepeatedFormatError=-0.25", AGENT_SERVER_GRADING_SANDBOX="same",
-        AGENT_SERVER_BINDS=f"{wheels}:/wheels", AGENT_SERVER_SETUP_COMMAND="cp /wheels/x.whl /usr/local/x.whl; echo made >made.txt",
-    )  # fmt: skip
+        AGENT_SERVER_REWARD="test_ratio",
+        AGENT_SERVER_PENALTIES="RepeatedFormatError=-0.25",
+        AGENT_SERVER_GRADING_SANDBOX="same",
+        AGENT_SERVER_BINDS=f"{wheels}:/wheels",
+        AGENT_SERVER_SETUP_COMMAND="cp /wheels/x.whl /usr/local/x.whl; echo made >made.txt",
+    )
     probe = "cat /usr/local/x.whl; touch /wheels/y || echo read-only; git status --porcelain"
     good = server.run(model, [probe, FIX, "echo left >/usr/local/left"], key="probe")
     assert (good.reward, good.grade["resolved"], good.grade["policy"]) == (1.0, True, "strip")
@@ -24,7 +28,7 @@ def test_a_server_with_every_setting(own_server, model, tmp_path):
     wrong = server.run(model, [WRONG])
     assert not wrong.grade["resolved"] and wrong.reward == 0.0
     half = server.run(model, ["echo '# nothing' >notes.txt"])
-    passed = sum(word == "PASSED" for word in half.grade["tests"].values())
+    passed = sum(outcome == "PASSED" for outcome in half.grade["tests"].values())
     assert half.reward == pytest.approx(passed / len(half.grade["tests"])) and 0 < half.reward < 1
     assert server.run(model, ["text:no command", "text:still none", "text:and again"]).reward == -0.25
     logged = (server.work_dir / "logs" / f"{good.session_id}.tests.log").read_text()
