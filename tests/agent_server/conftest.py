@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 import pytest
 import requests
 
-from agent_server.sandboxes.processes import read_process
+from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.store.database import DATABASE_NAME
 from agent_server.tasks.order import TaskOrder
 from client.api import AgentServerClient
@@ -80,8 +80,19 @@ class RunningServer:
 
     def worker(self, session_id: str) -> int:
         """Pid of the session's worker; 0 before there is one."""
+        return self.column(session_id, "worker_pid") or 0
+
+    def column(self, session_id: str, name: str):
+        """A column of the session's record."""
         with closing(sqlite3.connect(self.work_dir / DATABASE_NAME)) as database:
-            return database.execute("SELECT worker_pid FROM sessions WHERE id = ?", (session_id,)).fetchone()[0] or 0
+            return database.execute(f"SELECT {name} FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+
+    def runs(self, session_id: str, command: str) -> bool:
+        """A process below the session's worker has this text in its command line."""
+        if not (worker := self.worker(session_id)):
+            return False
+        lines = (read_or_empty(f"/proc/{process.pid}/cmdline") for process in descendants(worker))
+        return any(command.encode() in line.replace(b"\0", b" ") for line in lines)
 
     def session_processes(self, worker: int) -> list[int]:
         """The worker and everything it started: they share its process group, or sit in a sandbox below it."""

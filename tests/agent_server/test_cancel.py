@@ -37,8 +37,7 @@ def test_while_a_model_call_hangs(server, model):
 
 def test_while_a_command_runs(server, model):
     session = server.create(model, ["(trap '' TERM; setsid sleep 1000) & trap '' TERM; sleep 1000"], key="sleeping")
-    eventually(lambda: "sleeping" in model.requests, what="command about to run")
-    time.sleep(0.3)
+    eventually(lambda: server.runs(session, "sleep 1000"), what="the command runs")
     assert cancel_and_measure(server, session) < BOUND_S
 
 
@@ -54,7 +53,7 @@ def test_while_grading(server, model):
     # The patch makes the tests hang, so grading is caught in the act.
     session = server.create(model, [f"sed -i '1i import time; time.sleep(1000)' {FILE}"])
     eventually(lambda: server.client.get(session).status == "grading", what="grading")
-    time.sleep(0.3)
+    eventually(lambda: server.runs(session, "pytest"), what="the tests run")
     assert cancel_and_measure(server, session) < BOUND_S
 
 
@@ -96,9 +95,6 @@ def test_while_waiting_for_a_semaphore(own_server, model):
     holder = server.create(model, [f"{FIX}\n{slow}"])
     eventually(lambda: server.client.get(holder).status == "grading", what="the holder at its tests")
     waiting = [server.create(model, [FIX]) for _ in range(3)]
-    eventually(
-        lambda: all(server.client.get(session).status == "grading" for session in waiting), what="the others in line"
-    )
-    time.sleep(0.1)
+    eventually(lambda: all(server.column(session, "waiting_since") for session in waiting), what="the others wait")
     assert max(cancel_and_measure(server, session) for session in waiting) < BOUND_S
     assert server.client.wait(holder, timeout_s=60).reward == 1.0
