@@ -1,7 +1,8 @@
 """Check of a session's `base_url` against AGENT_SERVER_BASE_URLS.
 
-Invariant: scheme, host and port are compared as wholes and the path by its segments, so that a look-alike never passes:
-neither http://good.example.evil nor http://good.example@evil, http://good.example/v1/../admin or http://good.example/v12.
+Invariant: scheme, host and port are compared as wholes and the path by its segments, so that a look-alike never passes.
+With http://good.example/v1 allowed, these are refused: http://good.example.evil/v1, http://good.example@evil/v1,
+http://good.example/v1/../admin, http://good.example/v12.
 """
 
 from collections.abc import Collection

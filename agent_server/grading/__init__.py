@@ -1,1 +1,1 @@
-"""From a submission to a reward."""
+"""Grading of submissions: patch, protected files, tests, outcomes, reward."""

@@ -1,4 +1,4 @@
-"""Where a submission is graded: in a fresh sandbox, or in the agent's own.
+"""Two places to grade a submission: a fresh sandbox, or the agent's own.
 
 Invariant: in both places the tests run on the row's base with the submission applied. Nothing else of the agent's
 repository decides a grade.

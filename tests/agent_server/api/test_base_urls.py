@@ -28,13 +28,30 @@ def test_an_allowed_url_passes(url):
 @pytest.mark.parametrize(
     "url",
     [
-        "http://good.example.evil/v1", "http://good.example@evil/v1", "http://good.example:80@evil/v1", "http://good.example\\@evil/v1",
-        "http://evil/http://good.example/v1", "http://evil#http://good.example/v1", "http://evil?good.example/v1", "http://xgood.example/v1",
-        "http://good.example./v1", "https://good.example/v1", "http://good.example:81/v1", "http://good.example", "http://good.example/v12",
-        "http://good.example/v1/../admin", "http://good.example/v1/%2e%2e/admin", "http://good.example/v1/..%2Fadmin", "http://good.example/v1?x=",
-        "http://good.example:8443/", "http://good.example:http/v1", "http://good.example/v1\u2028", "http:///v1", "http://[::2]/x",
+        "http://good.example.evil/v1",
+        "http://good.example@evil/v1",
+        "http://good.example:80@evil/v1",
+        "http://good.example\\@evil/v1",
+        "http://evil/http://good.example/v1",
+        "http://evil#http://good.example/v1",
+        "http://evil?good.example/v1",
+        "http://xgood.example/v1",
+        "http://good.example./v1",
+        "https://good.example/v1",
+        "http://good.example:81/v1",
+        "http://good.example",
+        "http://good.example/v12",
+        "http://good.example/v1/../admin",
+        "http://good.example/v1/%2e%2e/admin",
+        "http://good.example/v1/..%2Fadmin",
+        "http://good.example/v1?x=",
+        "http://good.example:8443/",
+        "http://good.example:http/v1",
+        "http://good.example/v1\u2028",
+        "http:///v1",
+        "http://[::2]/x",
     ],
-)  # fmt: skip
+)
 def test_a_look_alike_is_refused(url):
     with pytest.raises(InvalidRequest, match="field 'base_url'") as refused:
         base_urls.check(url, parse_base_urls(ALLOWED))

@@ -1,5 +1,4 @@
-"""What an operator sets about grading reaches the session: modes, penalties, policy, the same sandbox, binds,
-commands."""
+"""Settings of grading that reach the session: modes, penalties, policy, the same sandbox, binds, commands."""
 
 import json
 
