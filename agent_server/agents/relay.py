@@ -9,6 +9,7 @@ instead of 0.8, a worker 3 MB more memory; the import costs 17 MB and 0.2 s once
 
 import asyncio
 import fcntl
+import logging
 import socket
 import struct
 import threading
@@ -28,6 +29,8 @@ BODY_LIMIT_BYTES = 64 * 2**20
 MAX_CONNECTIONS = 64  # later ones are closed, so that a program cannot use up the worker's descriptors
 KEEPALIVE_S = 60.0
 ABORT_TIMEOUT_S = 5.0  # aborting a call takes milliseconds
+SILENT = logging.getLogger(f"{__name__}.requests")  # else each malformed request writes a traceback to the host's disk
+SILENT.disabled = True
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -66,7 +69,7 @@ class Relay:
     async def _serve(self) -> None:
         app = web.Application(client_max_size=BODY_LIMIT_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEPALIVE_S)
+        runner = web.AppRunner(app, access_log=None, logger=SILENT, keepalive_timeout=KEEPALIVE_S)
         await runner.setup()
         server = runner.server
         assert server is not None
@@ -74,8 +77,9 @@ class Relay:
         def accept() -> asyncio.Protocol:
             return server() if len(server.connections) < MAX_CONNECTIONS else _Refusal()
 
-        async with await self._loop.create_server(accept, sock=self._listener):
-            await self._closing.wait()
+        listening = await self._loop.create_server(accept, sock=self._listener)
+        await self._closing.wait()
+        listening.close()  # no wait_closed(): since Python 3.12 that waits for the program to end its connections
         if open_connections := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in open_connections:
                 task.cancel()

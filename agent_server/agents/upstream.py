@@ -7,6 +7,7 @@ model's API is not attributed to the agent.
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -15,7 +16,7 @@ from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 
 COMPLETIONS = "/v1/chat/completions"
 EVENT_STREAM = "text/event-stream"
-CONNECTION_ERRORS = (OSError, aiohttp.ClientError)  # TimeoutError is an OSError
+CONNECTION_ERRORS = (OSError, aiohttp.ClientError, ValueError)  # TimeoutError is an OSError; ValueError: a wrong URL
 
 
 class Upstream:
@@ -28,7 +29,7 @@ class Upstream:
     def __init__(self, endpoint: ModelEndpoint):
         self.n_calls, self.seconds = 0, 0.0
         self.failure: ModelError | None = None
-        self._url = endpoint.base_url.rstrip("/") + COMPLETIONS
+        self._base_url = endpoint.base_url
         self._headers = {
             "Authorization": f"Bearer {endpoint.api_key}",
             "Content-Type": "application/json",
@@ -49,7 +50,7 @@ class Upstream:
             # A session for each call, so that no call fails on a connection that the API closed while it was idle.
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 try:
-                    response = await session.post(self._url, data=body, allow_redirects=False)
+                    response = await session.post(self._url(), data=body, allow_redirects=False)
                 except CONNECTION_ERRORS as error:
                     raise self._unreachable(error) from error
                 if response.status < 400:
@@ -57,6 +58,12 @@ class Upstream:
                 yield response.status, response.content_type, self._chunks(response)
         finally:
             self.seconds += time.monotonic() - started
+
+    def _url(self) -> str:
+        """Without user and password, which aiohttp refuses beside the session's key. Raises ValueError."""
+        base = urlsplit(self._base_url)
+        path = base.path.rstrip("/") + COMPLETIONS
+        return base._replace(netloc=base.netloc.rpartition("@")[2], path=path, query="", fragment="").geturl()
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """Chunks of an event stream as they arrive; any other body as one chunk."""

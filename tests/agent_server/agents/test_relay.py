@@ -1,5 +1,9 @@
 """The relay and its client against a local model API."""
 
+import asyncio.base_events
+import http.client
+import logging
+import os
 import socket
 import threading
 import time
@@ -151,3 +155,60 @@ def test_leaving_aborts_the_calls_in_flight(sandbox):
                     pass
                 assert time.monotonic() - started < 1.0
         assert (upstream.n_calls, upstream.failure) == (0, None)
+
+
+async def wait_closed(server) -> None:
+    """asyncio.Server.wait_closed() of Python 3.12 and later: it waits for the clients to end their connections."""
+    if server._waiters is not None:
+        waiter = server.get_loop().create_future()
+        server._waiters.append(waiter)
+        await waiter
+
+
+def test_closing_does_not_wait_for_an_idle_connection(monkeypatch):
+    monkeypatch.setattr(asyncio.base_events.Server, "wait_closed", wait_closed)
+    with listening_model() as (_, upstream):
+        relay = Relay(os.getpid(), upstream)
+        with relay:
+            connection = http.client.HTTPConnection("127.0.0.1", relay.port)
+            connection.request("GET", "/v1/models")
+            assert connection.getresponse().read()
+            closing = threading.Thread(target=relay.close, daemon=True)
+            closing.start()
+            closing.join(timeout=5.0)
+            closed = not closing.is_alive()
+            connection.close()
+    assert closed
+
+
+def test_malformed_requests_are_not_logged(caplog):
+    """A program must not fill the host's disk with tracebacks in the session's log."""
+    caplog.set_level(logging.DEBUG)
+    with listening_model() as (_, upstream), Relay(os.getpid(), upstream) as relay:
+        for request in (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b"no request\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", relay.port)) as connection:
+                connection.sendall(request)
+                assert connection.recv(100).startswith(b"HTTP/1.0 400")
+    assert not [record for record in caplog.records if record.name != "asyncio"]
+
+
+def test_credentials_in_the_base_url_are_not_sent(model):
+    url = model.url.replace("http://", "http://user:password@")
+    with Relay(os.getpid(), upstream := Upstream(ModelEndpoint(f"{url}/", "session key", 10.0))) as relay:
+        assert post(relay) == 200
+    assert upstream.failure is None and len(model.requests["session key"]) == 1
+
+
+def test_a_url_that_cannot_be_parsed_is_a_failure_of_the_model():
+    with Relay(os.getpid(), upstream := Upstream(ModelEndpoint("http://[::1/v1", "k", 10.0))) as relay:
+        assert post(relay) == 502
+    assert isinstance(upstream.failure, ModelUnreachable)
+
+
+def post(relay: Relay) -> int:
+    """Status of a chat completion."""
+    connection = http.client.HTTPConnection("127.0.0.1", relay.port, timeout=10.0)
+    body = '{"messages": [{"role": "user", "content": "hello"}]}'
+    connection.request("POST", "/v1/chat/completions", body)
+    with connection.getresponse() as response:
+        return response.status
