@@ -22,7 +22,7 @@ from agent_server.scheduling.inbox import Inbox
 from agent_server.scheduling.long_polls import LongPolls
 from agent_server.scheduling.loop import Loop
 from agent_server.scheduling.retention import Retention
-from agent_server.scheduling.service import Service
+from agent_server.scheduling.service import BackgroundService
 from agent_server.scheduling.shutdown import Shutdown
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
@@ -54,7 +54,7 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     retention = Retention(settings, store)
     inbox = Inbox(settings.notify_address, settings.work_dir)
     loop = Loop(inbox, [dispatcher.reconcile, publisher.publish, retention.sweep])
-    service = Service(settings, store, executor, dispatcher, long_polls, inbox, loop)
+    service = BackgroundService(settings, store, executor, dispatcher, long_polls, inbox, loop)
     shutdown = Shutdown(store, dispatcher, long_polls, service, settings.drain_timeout_s)
     app.extensions.update(
         settings=settings,

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 from pydantic.json_schema import models_json_schema
 
-from agent_server.api.ops import LARGEST_LIMIT
+from agent_server.api.ops import MAX_LIMIT
 from agent_server.config import LIMIT_SETTINGS
 from agent_server.tasks.order import MODES
 from client.wire import SessionRequest, SessionView, Status
@@ -39,7 +39,7 @@ WAIT = {
 
 LIMITS = {
     "type": "object", "minProperties": 1, "additionalProperties": False,
-    "properties": {name: {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT} for name in LIMIT_SETTINGS},
+    "properties": {name: {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT} for name in LIMIT_SETTINGS},
 }  # fmt: skip
 
 

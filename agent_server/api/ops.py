@@ -10,7 +10,7 @@ from client.errors import InvalidRequest
 
 blueprint = Blueprint("ops", __name__)
 OPEN_TO_ALL = {"ops.healthz", "ops.readyz"}
-LARGEST_LIMIT = 1_000_000
+MAX_LIMIT = 1_000_000
 
 
 @blueprint.get("/healthz")
@@ -52,9 +52,9 @@ def change_limits() -> Response:
         if name not in known:
             raise InvalidRequest(f"field {name!r:.80}: no such limit; known are {', '.join(known)}", field=name[:80])
         # JSON has one type of number: 4.0 is an integer.
-        if type(value) not in (int, float) or not 1 <= value <= LARGEST_LIMIT or value != int(value):
+        if type(value) not in (int, float) or not 1 <= value <= MAX_LIMIT or value != int(value):
             raise InvalidRequest(
-                f"field '{name}' must be an integer from 1 to {LARGEST_LIMIT}; got {value!r:.80}", field=name
+                f"field '{name}' must be an integer from 1 to {MAX_LIMIT}; got {value!r:.80}", field=name
             )
     current_app.extensions["store"].set_limits({name: int(value) for name, value in requested.items()})
     current_app.extensions["service"].wake()

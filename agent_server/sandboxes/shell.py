@@ -23,7 +23,7 @@ from agent_server.sandboxes.shell_output import OutputFile
 from agent_server.sandboxes.watchdog import Watchdog
 from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 
-LONGEST_ARGUMENT_BYTES = 120_000  # the kernel's limit for one argument is 128 KiB
+MAX_ARGUMENT_BYTES = 120_000  # the kernel's limit for one argument is 128 KiB
 LONG_COMMAND_FILE = "/tmp/.long_command"
 KILL_GRACE_S = 2.0
 REPLY_TIMEOUT_S = 30.0  # for requests to the shell itself
@@ -89,7 +89,7 @@ class PersistentShell:
         """See Sandbox.run. Raises InvalidRequest for a NUL byte."""
         if "\0" in command:
             raise InvalidRequest("a command cannot contain a NUL byte; write binary data with printf or base64")
-        if len(command.encode(errors="replace")) > LONGEST_ARGUMENT_BYTES:
+        if len(command.encode(errors="replace")) > MAX_ARGUMENT_BYTES:
             self.write_file(LONG_COMMAND_FILE, command)
             command = f"exec bash {LONG_COMMAND_FILE}"
         with self._explain_death():

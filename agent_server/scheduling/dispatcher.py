@@ -1,6 +1,7 @@
 """Dispatcher: reconciles the store's sessions with the executor's workers.
 
-Invariant: it keeps no state that the store does not hold, but which workers it watches and asked to stop.
+Invariant: sessions' state is in the store alone. Its own memory holds only the workers that it watches, and those that
+it asked to stop; a restarted server finds both again.
 """
 
 import shutil
@@ -13,11 +14,11 @@ from agent_server.config import Settings
 from agent_server.executors.base import Executor
 from agent_server.sandboxes.cgroups import cgroup
 from agent_server.scheduling.loop import IDLE_S
-from agent_server.scheduling.scheduler import admissions, free_slots
+from agent_server.scheduling.scheduler import free_slots, select_admissions
 from agent_server.store.store import Store
 from agent_server.tasks.order import MODES
 from agent_server.tasks.task import Task
-from agent_server.worker.job import MOST_ATTEMPTS, Job
+from agent_server.worker.job import MAX_ATTEMPTS, Job
 from client.errors import ServerError, StackError, WorkerLost
 from client.wire import Mode
 
@@ -26,18 +27,19 @@ STOP_GRACE_S = 1.0  # between SIGTERM and SIGKILL for the worker of a cancelled 
 
 
 class Dispatcher:
-    """`get_task` reads a row by mode and id, and may raise NotFound. While `draining`, no session is admitted."""
+    """`get_task` reads a task by mode and id, and may raise NotFound. While `draining`, no session is admitted."""
 
     def __init__(self, settings: Settings, store: Store, get_task: Callable[[Mode, str], Task], executor: Executor):
         self._settings, self._store = settings, store
         self._get_task, self._executor = get_task, executor
         self.draining = False
         self._watched: dict[int, tuple[str, int]] = {}  # worker pid -> session, attempt
+        self._ended: list[int] = []  # pids of ended workers, to be reaped
         self._stop_asked_at: dict[tuple[str, int], float] = {}  # session, attempt -> Unix seconds
 
     def adopt(self) -> None:
         """Watch the workers of an earlier server that still run. A session without its worker is requeued or fails."""
-        for row in self._store.active():
+        for row in self._store.list_active():
             pid, attempt = row["worker_pid"], row["attempt"]
             if pid is not None and self._executor.watch(pid, row["worker_start_ticks"]):
                 self._watched[pid] = (row["id"], attempt)
@@ -51,8 +53,8 @@ class Dispatcher:
         Returns the longest pause in seconds until it must run again. Raises WorkerLost, StorageError.
         """
         self._executor.start()
-        for pid in self._executor.ended():
-            self._reap(pid)
+        self._ended += self._executor.ended()
+        self._reap_ended()
         active = self._stop_cancelled_and_overdue()
         if not self.draining:
             self._admit(active)
@@ -62,8 +64,8 @@ class Dispatcher:
         in_force = self._store.limits()
         limits: dict[str, int] = {mode: in_force[mode] for mode in MODES}
         running = {mode: sum(row["mode"] == mode for row in active) for mode in limits}
-        queued = {mode: self._store.queued(mode, free) for mode, free in free_slots(running, limits).items()}
-        for session_id in admissions(queued, running, limits):
+        queued = {mode: self._store.list_queued(mode, free) for mode, free in free_slots(running, limits).items()}
+        for session_id in select_admissions(queued, running, limits):
             self._launch(session_id)
 
     def _launch(self, session_id: str) -> None:
@@ -82,38 +84,48 @@ class Dispatcher:
             return
         self._watched[pid] = (session_id, attempt)
         if not self._executor.watch(pid):
-            self._reap(pid)
+            self._ended.append(pid)
+            self._reap_ended()
+
+    def _reap_ended(self) -> None:
+        while self._ended:
+            self._reap(self._ended[-1])  # where this raises, the next pass tries it again
+            self._ended.pop()
 
     def _reap(self, pid: int) -> None:
-        """Clean up after an ended worker. One that was killed left no record: requeue its session or end it here."""
-        session_id, attempt = self._watched.pop(pid)
-        self._stop_asked_at.pop((session_id, attempt), None)
-        log_file = f"{self._settings.log_dir}/{session_id}.log"
-        lost = WorkerLost(f"the worker (pid {pid}) ended without a result; see {log_file}")
-        if self._requeue_or_end(session_id, attempt, lost):
+        """Forget an ended worker. Where it left its session active, clean up and requeue or end the session."""
+        session_id, attempt = self._watched[pid]
+        if self._store.is_active(session_id, attempt):
+            log_file = f"{self._settings.log_dir}/{session_id}.log"
+            lost = WorkerLost(f"the worker (pid {pid}) ended without a result; see {log_file}")
+            self._requeue_or_end(session_id, attempt, lost)
             attempt_id = f"{session_id}.{attempt}"
             self._executor.kill_group(pid)
             cgroup.remove_cgroups(self._settings.scratch_dir, attempt_id.__eq__)
             shutil.rmtree(self._settings.scratch_dir / attempt_id, ignore_errors=True)
+        del self._watched[pid]
+        self._stop_asked_at.pop((session_id, attempt), None)
 
-    def _requeue_or_end(self, session_id: str, attempt: int, failure: StackError) -> bool:
-        """False where the session has ended already."""
-        requeued = self._store.requeue(session_id, failure, attempt=attempt, most_attempts=MOST_ATTEMPTS)
-        return requeued or self._store.end_without_result(session_id, failure, attempt=attempt)
+    def _requeue_or_end(self, session_id: str, attempt: int, failure: StackError) -> None:
+        """Repeat a failed attempt where that is safe; otherwise its session ends."""
+        if not self._store.requeue(session_id, failure, attempt=attempt, max_attempts=MAX_ATTEMPTS):
+            self._store.end_without_result(session_id, failure, attempt=attempt)
 
     def _stop_cancelled_and_overdue(self) -> list[sqlite3.Row]:
-        """SIGTERM workers of cancelled and overdue sessions, SIGKILL after the grace. Returns the active sessions."""
+        """SIGTERM workers of cancelled and overdue sessions, SIGKILL after the grace. Returns the active sessions.
+
+        Such a session stays active, and keeps its slot, until its worker records the end or is reaped.
+        """
         now = time.time()
-        active = self._store.active()
+        active = self._store.list_active()
         for row in active:
-            overdue = self._is_overdue(row, now)
-            if not (row["cancel_requested"] or overdue) or row["worker_pid"] is None:
+            stopping = row["cancel_requested"] or row["stop_error"]
+            if row["worker_pid"] is None or not (stopping or self._is_overdue(row, now)):
                 continue
-            if overdue and not row["cancel_requested"]:
-                limit = f"AGENT_SERVER_SESSION_TIMEOUT_S={self._settings.session_timeout_s:g}"
-                failure = ServerError(f"the session outlasted {limit}")
-                self._store.end_without_result(row["id"], failure, attempt=row["attempt"])
             worker, key = (row["worker_pid"], row["worker_start_ticks"]), (row["id"], row["attempt"])
+            if not stopping:
+                limit = f"AGENT_SERVER_SESSION_TIMEOUT_S={self._settings.session_timeout_s:g}"
+                self._store.fail_when_stopped(*key, ServerError(f"the session outlasted {limit}"))
             if key not in self._stop_asked_at:
                 self._stop_asked_at[key] = now
                 self._executor.signal(*worker, signal.SIGTERM)
@@ -122,6 +134,6 @@ class Dispatcher:
         return active
 
     def _is_overdue(self, row: sqlite3.Row, now: float) -> bool:
-        """Waits for semaphores do not count."""
+        """Whether the attempt has run longer than the session's timeout, its waits for semaphores not counted."""
         waiting_s = now - row["waiting_since"] if row["waiting_since"] else 0.0
         return now - row["started_at"] - row["waited_s"] - waiting_s > self._settings.session_timeout_s

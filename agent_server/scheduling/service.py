@@ -19,7 +19,7 @@ from agent_server.worker.notification import notify
 log = logging.getLogger(__name__)
 
 
-class Service:
+class BackgroundService:
     """Starts and stops the parts in order."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Service:
         self._inbox.open()
         self._store.set_limits(settings.limits)
         self._dispatcher.adopt()
-        active = {f"{row['id']}.{row['attempt']}" for row in self._store.active()}
+        active = {f"{row['id']}.{row['attempt']}" for row in self._store.list_active()}
         if reclaimed := reclaim_orphans(settings, active=active):
             log.warning("ended what killed workers had left of %s", ", ".join(reclaimed))
         self._loop.start()

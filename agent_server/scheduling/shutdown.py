@@ -8,7 +8,7 @@ import time
 
 from agent_server.scheduling.dispatcher import STOP_GRACE_S, Dispatcher
 from agent_server.scheduling.long_polls import LongPolls
-from agent_server.scheduling.service import Service
+from agent_server.scheduling.service import BackgroundService
 from agent_server.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,12 @@ class Shutdown:
     """Each method admits no more sessions, and returns when the server may end."""
 
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, long_polls: LongPolls, service: Service, drain_timeout_s: float
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        long_polls: LongPolls,
+        service: BackgroundService,
+        drain_timeout_s: float,
     ):
         self._store, self._dispatcher = store, dispatcher
         self._long_polls, self._service = long_polls, service
@@ -30,14 +35,14 @@ class Shutdown:
         self._dispatcher.draining = True
         log.info("draining: no new sessions, up to %g s for running ones", self._drain_timeout_s)
         self._await_idle(self._drain_timeout_s)
-        if left := [row["id"] for row in self._store.active()]:
+        if left := [row["id"] for row in self._store.list_active()]:
             log.info("left to the next start: %s", ", ".join(left))
         self._long_polls.close()
 
     def cancel_all(self) -> None:
         """Cancel the running sessions."""
         self._dispatcher.draining = True
-        for row in self._store.active():
+        for row in self._store.list_active():
             self._store.request_cancel(row["id"])
         self._service.wake()
         self._await_idle(2 * STOP_GRACE_S + 1.0)
@@ -45,5 +50,5 @@ class Shutdown:
 
     def _await_idle(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while self._store.active() and time.monotonic() < deadline and self._service.alive:
+        while self._store.list_active() and time.monotonic() < deadline and self._service.alive:
             time.sleep(POLL_S)

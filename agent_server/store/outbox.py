@@ -27,7 +27,7 @@ def add_event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str
 
 
 def mark_published(db: sqlite3.Connection, event_id: int) -> None:
-    """All events up to this one are published."""
+    """Mark all events up to this one as published."""
     set_counter(db, PUBLISHED, event_id)
 
 

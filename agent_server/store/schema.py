@@ -135,6 +135,10 @@ MIGRATIONS = (
     );
     CREATE INDEX events_by_time ON events (at);
     """,
+    # Set while the server stops an overdue session: the session then fails with this error.
+    """
+    ALTER TABLE sessions ADD COLUMN stop_error TEXT;
+    """,
 )
 
 

@@ -14,9 +14,14 @@ from agent_server.store.counters import read_counter
 from client.errors import ServerBusy
 from client.wire import SessionRequest, Status
 
+ACTIVE = (Status.RUNNING, Status.GRADING)  # of sessions that hold a slot
+
 
 class Fenced(Exception):
-    """This attempt is not (or no longer) the one that may write."""
+    """This attempt is not (or no longer) the one that may write.
+
+    No StackError: the session goes on or has ended without this worker, so there is no error to record.
+    """
 
 
 def check_queue_limit(db: sqlite3.Connection) -> None:
@@ -67,8 +72,8 @@ def _warn_of_large_group(db: sqlite3.Connection, session_id: str, request: Sessi
 
 def update_attempt(db: sqlite3.Connection, session_id: str, attempt: int, change: str, *values: Any) -> None:
     """Change the row on behalf of its current attempt. `change`: the SET clause. Raises Fenced for another attempt."""
-    query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN ('running', 'grading')"
-    if not db.execute(query, (*values, session_id, attempt)).rowcount:
+    query = f"UPDATE sessions SET {change} WHERE id = ? AND attempt = ? AND status IN (?, ?)"
+    if not db.execute(query, (*values, session_id, attempt, *ACTIVE)).rowcount:
         raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
 
 

@@ -1,10 +1,11 @@
 """Store of the sessions: every read and write of the API, the server's loop and the workers.
 
-A change of state is one UPDATE whose WHERE clause names the state it starts from, so a cancel, a worker and the server
+A change of state is one write transaction that checks the state it starts from, so a cancel, a worker and the server
 may race and exactly one of them wins.
 Invariant: a terminal session never changes again, and only the current attempt writes a result.
 """
 
+import json
 import sqlite3
 import time
 import uuid
@@ -14,12 +15,14 @@ from typing import Any
 from agent_server.store import leases, outbox, sessions, views
 from agent_server.store.counters import PUBLISHED, set_counter
 from agent_server.store.database import Database
-from agent_server.store.sessions import Fenced
+from agent_server.store.sessions import ACTIVE, Fenced
 from agent_server.tasks.order import TaskOrder
 from client.errors import Cancelled, NotFound, StackError
 from client.wire import SessionRequest, SessionView, Status
 
-ACTIVE = ("running", "grading")
+SELECT_ACTIVE = (
+    "SELECT status, cancel_requested, stop_error FROM sessions WHERE id = ? AND attempt = ? AND status IN (?, ?)"
+)
 
 
 class Store(Database):
@@ -53,14 +56,20 @@ class Store(Database):
         return views.view(rows[0])
 
     def request_cancel(self, session_id: str) -> Status:
-        """Cancel a queued session; mark a running one, whose worker still has to be stopped. Raises NotFound."""
+        """Cancel a queued session; mark an active one, whose worker still has to be stopped. Returns the new status.
+
+        A terminal session does not change. Raises NotFound.
+        """
         with self.transaction() as db:
             row = db.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()
             if not row:
                 raise _not_found(session_id)
+            status = Status(row["status"])
+            if status.terminal:
+                return status
             db.execute("UPDATE sessions SET cancel_requested = 1 WHERE id = ?", (session_id,))
-            if row["status"] != Status.QUEUED:
-                return Status(row["status"])
+            if status != Status.QUEUED:
+                return status
             sessions.end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled while queued").as_dict())
         return Status.CANCELLED
 
@@ -86,12 +95,12 @@ class Store(Database):
 
     # --- the server's loop ------------------------------------------------------------------------------------------
 
-    def unpublished_events(self, most: int) -> list[sqlite3.Row]:
+    def unpublished_events(self, limit: int) -> list[sqlite3.Row]:
         """Events after the last published one, oldest first, with run, group, mode and task of a session on record."""
-        return self.read(outbox.SELECT_UNPUBLISHED, PUBLISHED, most)
+        return self.read(outbox.SELECT_UNPUBLISHED, PUBLISHED, limit)
 
     def mark_published(self, event_id: int) -> None:
-        """All events up to this one are published."""
+        """Mark all events up to this one as published."""
         with self.transaction() as db:
             outbox.mark_published(db, event_id)
 
@@ -105,16 +114,20 @@ class Store(Database):
             leases.drop_old(db, lease_s)
         return dropped
 
-    def queued(self, mode: str, limit: int) -> list[str]:
+    def list_queued(self, mode: str, limit: int) -> list[str]:
         """The first queued sessions of a mode, in order of arrival."""
         rows = self.read(
             "SELECT id FROM sessions WHERE status = 'queued' AND mode = ? ORDER BY seq LIMIT ?", mode, limit
         )
         return [row["id"] for row in rows]
 
-    def active(self) -> list[sqlite3.Row]:
+    def list_active(self) -> list[sqlite3.Row]:
         """Sessions that hold a slot: admitted and not terminal."""
-        return self.read("SELECT * FROM sessions WHERE status IN ('running', 'grading') ORDER BY seq")
+        return self.read("SELECT * FROM sessions WHERE status IN (?, ?) ORDER BY seq", *ACTIVE)
+
+    def is_active(self, session_id: str, attempt: int) -> bool:
+        """Whether this attempt is the session's current one and holds its slot."""
+        return bool(self.read(SELECT_ACTIVE, session_id, attempt, *ACTIVE))
 
     def admit(self, session_id: str) -> sqlite3.Row | None:
         """queued -> running as a new attempt; None where a cancel came first."""
@@ -132,40 +145,50 @@ class Store(Database):
             outbox.add_event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": queue_s})
             return row
 
-    def requeue(self, session_id: str, error: StackError, *, attempt: int, most_attempts: int) -> bool:
+    def requeue(self, session_id: str, error: StackError, *, attempt: int, max_attempts: int) -> bool:
         """Return a session to its place in the queue after an infrastructure failure, where a repetition is safe.
 
-        It is safe while the model was not called, no cancel was requested and attempts are left. False otherwise.
+        It is safe while the model was not called, no stop was requested and attempts are left. False otherwise.
         """
         with self.transaction() as db:
             changed = db.execute(
                 "UPDATE sessions SET status = 'queued', worker_pid = NULL, worker_start_ticks = NULL"
                 " WHERE id = ? AND attempt = ? AND status = 'running' AND NOT cancel_requested AND NOT model_called"
-                " AND attempt < ?",
-                (session_id, attempt, most_attempts),
+                " AND stop_error IS NULL AND attempt < ?",
+                (session_id, attempt, max_attempts),
             ).rowcount
             if changed:
                 outbox.add_event(db, session_id, "retried", {"attempt": attempt, "error": error.as_dict()})
         return bool(changed)
 
-    def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> bool:
-        """End a session whose worker is gone: cancelled where requested, else failed. False if it is terminal."""
+    def fail_when_stopped(self, session_id: str, attempt: int, error: StackError) -> None:
+        """Let the attempt fail with this error as soon as its worker has stopped; no effect on a terminal session.
+
+        A result that the worker records first still counts, and so does a cancel.
+        """
+        with self.transaction() as db:
+            if _active_row(db, session_id, attempt):
+                stop_error = json.dumps(error.as_dict())
+                db.execute("UPDATE sessions SET stop_error = ? WHERE id = ?", (stop_error, session_id))
+
+    def end_without_result(self, session_id: str, error: StackError, *, attempt: int) -> None:
+        """End a session without a worker: it could not be launched, was lost, or was killed.
+
+        The session is cancelled where that was requested, and failed otherwise. No effect on a terminal session.
+        """
         with self.transaction() as db:
             row = _active_row(db, session_id, attempt)
-            if row is None:
-                return False
-            if row["cancel_requested"]:
-                error = Cancelled("cancelled; its worker was killed")
-            status = Status.CANCELLED if row["cancel_requested"] else Status.FAILED
-            sessions.end(db, session_id, status, error=error.as_dict())
-        return True
+            if row and row["cancel_requested"]:
+                sessions.end(db, session_id, Status.CANCELLED, error=Cancelled(f"cancelled; {error}").as_dict())
+            elif row:
+                sessions.end(db, session_id, Status.FAILED, error=_stop_error(row) or error.as_dict())
 
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def register_worker(self, session_id: str, attempt: int, pid: int, start_ticks: int) -> None:
-        """Record the worker's process, its first act. Raises Cancelled, Fenced.
+        """Record the worker's process: the first call of each worker. Raises Fenced.
 
-        A cancel after it finds the pid; a cancel before it is found here.
+        A later cancel signals this pid. An earlier one had no pid to signal, and raises Cancelled here.
         """
         with self.transaction() as db:
             row = _active_row(db, session_id, attempt)
@@ -178,7 +201,7 @@ class Store(Database):
         if row["cancel_requested"]:
             raise Cancelled("cancelled before its worker began")
 
-    def model_called(self, session_id: str, attempt: int) -> None:
+    def record_model_call(self, session_id: str, attempt: int) -> None:
         """Record that the first model call is next: no other attempt is safe from here on. Raises Fenced."""
         with self.transaction() as db:
             sessions.update_attempt(db, session_id, attempt, "model_called = 1")
@@ -203,17 +226,28 @@ class Store(Database):
             outbox.add_event(db, session_id, "grading", {})
 
     def finish(self, session_id: str, attempt: int, status: Status, **fields: Any) -> None:
-        """Record the session's end: once, whole. Raises Fenced when it was ended before."""
+        """Record the session's end: once, whole. Raises Fenced when it was ended before.
+
+        The worker of an overdue session was stopped as if by a cancel; such a session fails (see `fail_when_stopped`).
+        """
         with self.transaction() as db:
-            if _active_row(db, session_id, attempt) is None:
+            row = _active_row(db, session_id, attempt)
+            if row is None:
                 raise Fenced(f"session {session_id}: attempt {attempt} is not the current one")
+            stop_error = _stop_error(row)
+            if stop_error and status != Status.COMPLETED and not row["cancel_requested"]:
+                status, fields = Status.FAILED, fields | {"error": stop_error}
             sessions.end(db, session_id, status, **fields)
 
 
 def _active_row(db: sqlite3.Connection, session_id: str, attempt: int) -> sqlite3.Row | None:
     """The session's row, where this attempt is its current one and not terminal."""
-    row = db.execute("SELECT attempt, status, cancel_requested FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    return row if row and row["attempt"] == attempt and row["status"] in ACTIVE else None
+    return db.execute(SELECT_ACTIVE, (session_id, attempt, *ACTIVE)).fetchone()
+
+
+def _stop_error(row: sqlite3.Row) -> dict[str, str] | None:
+    """The error for which the server stops the session, or None."""
+    return json.loads(row["stop_error"]) if row["stop_error"] else None
 
 
 def _not_found(session_id: str) -> NotFound:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent_server.tasks.task import Task
 
-MOST_ATTEMPTS = 3  # of a session, infrastructure failures included
+MAX_ATTEMPTS = 3  # of a session, infrastructure failures included
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from agent_server.store.sessions import Fenced
 from agent_server.store.store import Store
 from agent_server.worker import signals
 from agent_server.worker.costs import SessionCosts
-from agent_server.worker.job import MOST_ATTEMPTS, Job
+from agent_server.worker.job import MAX_ATTEMPTS, Job
 from agent_server.worker.notification import notify
 from agent_server.worker.session import Session
 from agent_server.worker.store_retry import retry_on_full_disk
@@ -47,9 +47,7 @@ def run(job: Job, settings: Settings) -> None:
         end = {"status": Status.CANCELLED, "error": Cancelled("cancelled while running").as_dict()}
     except StackError as failure:
         shutil.rmtree(scratch, ignore_errors=True)
-        if failure.transient and store.requeue(
-            job.session_id, failure, attempt=job.attempt, most_attempts=MOST_ATTEMPTS
-        ):
+        if failure.transient and store.requeue(job.session_id, failure, attempt=job.attempt, max_attempts=MAX_ATTEMPTS):
             return notify(settings.notify_address)
         end = _failed(failure)
     except MemoryError as failure:

@@ -47,7 +47,7 @@ class Session:
         return result, self._grade(result.submission, self._sandbox("tests"))
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
-        retry_on_full_disk(lambda: self._store.model_called(self._job.session_id, self._job.attempt))
+        retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
         with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
             result = self._call_agent(sandbox)
         return _with_diff(result, sandbox) if result.submitted and not result.submission.strip() else result

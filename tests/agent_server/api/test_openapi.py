@@ -20,7 +20,7 @@ from agent_server.api import sessions as sessions_api
 from agent_server.api.openapi import OPERATIONS, WAIT
 from agent_server.app import BODY_LIMIT_BYTES, create_app
 from agent_server.config import Settings
-from agent_server.scheduling.service import Service
+from agent_server.scheduling.service import BackgroundService
 from client.errors import SandboxDied
 from client.wire import SessionRequest, Status
 from tests.agent_server.conftest import DEMO, eventually
@@ -39,7 +39,7 @@ def app(tmp_path_factory):
         "AGENT_SERVER_TOKEN": TOKEN,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "ready", True)
+        patch.setattr(BackgroundService, "ready", True)
         yield create_app(Settings.from_environment(environment))
 
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from agent_server.scheduling.scheduler import admissions, free_slots
+from agent_server.scheduling.scheduler import free_slots, select_admissions
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.order import TaskOrder
 from client.errors import Cancelled, SandboxStartFailed, WorkerLost
@@ -19,7 +19,7 @@ from client.wire import Status
 from tests.agent_server.conftest import ONE_TASK, session_request
 
 MODES = ("train", "eval")
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 OTHER_TASK = TaskOrder({"train": ["other"], "eval": ["other"]}, seed=0)
 
 
@@ -49,18 +49,18 @@ class Sessions(RuleBasedStateMachine):
     @rule(target=workers)
     def dispatch(self):
         admitted = []
-        running = {mode: sum(row["mode"] == mode for row in self.store.active()) for mode in MODES}
-        queued = {mode: self.store.queued(mode, free) for mode, free in free_slots(running, self.limits).items()}
-        for session in admissions(queued, running, self.limits):
+        running = {mode: sum(row["mode"] == mode for row in self.store.list_active()) for mode in MODES}
+        queued = {mode: self.store.list_queued(mode, free) for mode, free in free_slots(running, self.limits).items()}
+        for session in select_admissions(queued, running, self.limits):
             row = self.store.admit(session)
             assert row is not None, "one party dispatches: what was queued a moment ago still is"
             if row["attempt"] == 1:
                 self.started[row["mode"]].append(session)
             admitted.append((session, row["attempt"]))
         for mode, limit in self.limits.items():
-            now = sum(row["mode"] == mode for row in self.store.active())
+            now = sum(row["mode"] == mode for row in self.store.list_active())
             assert now <= max(limit, running[mode]), "over the limit"
-            if any(session in self.sent for session in self.store.queued(mode, 1)):
+            if any(session in self.sent for session in self.store.list_queued(mode, 1)):
                 assert now >= limit, "an idle slot while a session is queued"
         return multiple(*admitted)
 
@@ -78,7 +78,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def call_model(self, worker):
-        self._act(worker, lambda: self.store.model_called(*worker))
+        self._act(worker, lambda: self.store.record_model_call(*worker))
 
     @rule(worker=workers)
     def wait_for_semaphore(self, worker):
@@ -101,8 +101,8 @@ class Sessions(RuleBasedStateMachine):
     def fail_to_start(self, worker):
         session, attempt = worker
         called = self.store.read("SELECT model_called FROM sessions WHERE id = ?", session)[0][0]
-        if self.store.requeue(session, SandboxStartFailed("no"), attempt=attempt, most_attempts=MOST_ATTEMPTS):
-            assert session not in self.cancelled and not called and attempt < MOST_ATTEMPTS
+        if self.store.requeue(session, SandboxStartFailed("no"), attempt=attempt, max_attempts=MAX_ATTEMPTS):
+            assert session not in self.cancelled and not called and attempt < MAX_ATTEMPTS
             assert self.store.view(session).status == Status.QUEUED
 
     @rule(worker=consumes(workers))
@@ -153,9 +153,9 @@ class Sessions(RuleBasedStateMachine):
     def teardown(self):
         """No session starves: when every worker completes, every session ends, and cancelled ones end without a reward
         unless they had it before."""
-        for _ in range(MOST_ATTEMPTS * len(self.sent) + 1):
+        for _ in range(MAX_ATTEMPTS * len(self.sent) + 1):
             self.dispatch()
-            for row in self.store.active():
+            for row in self.store.list_active():
                 if row["id"] in self.cancelled:
                     self.store.end_without_result(row["id"], WorkerLost("gone"), attempt=row["attempt"])
                 else:

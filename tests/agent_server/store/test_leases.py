@@ -186,16 +186,16 @@ def test_an_attempt_is_repeated_only_while_that_is_safe(parts):
     session, _ = submit(*parts, "s", "g")
     later, _ = submit(*parts, "later", "g")
     for attempt in (1, 2):
-        assert store.queued("train", 9) == [session, later], "it keeps its place"
+        assert store.list_queued("train", 9) == [session, later], "it keeps its place"
         assert store.admit(session)["attempt"] == attempt
-        assert store.requeue(session, failure, attempt=attempt, most_attempts=3)
+        assert store.requeue(session, failure, attempt=attempt, max_attempts=3)
         with pytest.raises(Fenced):
-            store.model_called(session, attempt)
+            store.record_model_call(session, attempt)
     store.admit(session)
-    assert not store.requeue(session, failure, attempt=3, most_attempts=3), "attempts are used up"
+    assert not store.requeue(session, failure, attempt=3, max_attempts=3), "attempts are used up"
     store.admit(later)
-    store.model_called(later, 1)
-    assert not store.requeue(later, failure, attempt=1, most_attempts=3), "the trainer has seen its conversation begin"
+    store.record_model_call(later, 1)
+    assert not store.requeue(later, failure, attempt=1, max_attempts=3), "the trainer has seen its conversation begin"
 
 
 def test_a_cancelled_attempt_is_not_repeated(parts):
@@ -203,7 +203,7 @@ def test_a_cancelled_attempt_is_not_repeated(parts):
     session, _ = submit(*parts, "s", "g")
     store.admit(session)
     store.request_cancel(session)
-    assert not store.requeue(session, SandboxStartFailed("no"), attempt=1, most_attempts=3)
+    assert not store.requeue(session, SandboxStartFailed("no"), attempt=1, max_attempts=3)
 
 
 def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):

@@ -33,7 +33,7 @@ def test_the_same_client_id_is_the_same_session_also_when_asked_at_once(store):
 def test_a_late_attempt_cannot_write(store):
     session = submitted(store)
     assert store.admit(session)["attempt"] == 1 and store.admit(session) is None
-    assert store.end_without_result(session, WorkerLost("gone"), attempt=1)
+    store.end_without_result(session, WorkerLost("gone"), attempt=1)
     with pytest.raises(Fenced):
         store.finish(session, 1, Status.COMPLETED, reward=1.0)
     with pytest.raises(Fenced):
@@ -52,7 +52,7 @@ def test_a_cancel_before_the_worker_has_a_pid_reaches_it(store):
 def test_a_cancelled_session_is_never_admitted(store):
     session = submitted(store)
     assert store.request_cancel(session) == Status.CANCELLED == store.request_cancel(session)
-    assert store.admit(session) is None and store.queued("train", 5) == []
+    assert store.admit(session) is None and store.list_queued("train", 5) == []
 
 
 def test_a_reward_stands_only_on_completed_sessions(store):
@@ -62,3 +62,20 @@ def test_a_reward_stands_only_on_completed_sessions(store):
         with pytest.raises(sqlite3.IntegrityError):
             store.finish(session, 1, status, **fields)
     assert store.view(session).status == "running"
+
+
+def test_a_cancel_changes_nothing_on_a_terminal_session(store):
+    session = submitted(store)
+    store.admit(session)
+    store.finish(session, 1, Status.COMPLETED, reward=1.0)
+    before = tuple(store.read("SELECT * FROM sessions")[0])
+    assert store.request_cancel(session) == Status.COMPLETED
+    assert tuple(store.read("SELECT * FROM sessions")[0]) == before
+
+
+def test_a_completed_result_counts_although_the_session_was_to_be_stopped(store):
+    session = submitted(store)
+    store.admit(session)
+    store.fail_when_stopped(session, 1, WorkerLost("late"))
+    store.finish(session, 1, Status.COMPLETED, reward=1.0)
+    assert store.view(session).reward == 1.0
