@@ -29,6 +29,7 @@ class LocalExecutor:
     def __init__(self, settings: Settings):
         self._settings = settings
         self._fork_server: _ForkServer | None = None
+        self._starting: _ForkServer | None = None  # while it preloads
         self._lock = threading.Lock()
         self._watched: dict[int, int] = {}  # pid -> pidfd
 
@@ -42,13 +43,14 @@ class LocalExecutor:
                 [sys.executable, "-m", "agent_server.executors.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        started = _ForkServer(process, ours)
+        started = self._starting = _ForkServer(process, ours)
         ours.settimeout(PRELOAD_TIMEOUT_S)
         try:
             send(ours, self._settings.model_dump_json().encode())
             answer = receive(ours)
         except OSError:
             answer = b""
+        self._starting = None
         if answer != READY:
             started.end()
             raise WorkerLost(f"the fork server did not become ready; see {self._settings.log_dir}/fork_server.log")
@@ -120,7 +122,9 @@ class LocalExecutor:
             os.killpg(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the fork server. Workers go on."""
+        """End the fork server, also while another thread starts it: that thread gets WorkerLost. Workers go on."""
+        if starting := self._starting:
+            starting.process.kill()
         if self._fork_server:
             self._fork_server.end()
         self._fork_server = None
