@@ -81,8 +81,12 @@ def finishes(worker: BaseProcess) -> bool:
 
 
 def test_never_more_holders_than_slots_and_every_worker_gets_one(bench):
-    workers = [bench.start(hold_s=0.05) for _ in range(12)]
-    assert all(map(finishes, workers)) and bench.most.value == 2
+    holders = [bench.start_holder() for _ in range(2)]
+    workers = [bench.start(hold_s=0.05) for _ in range(10)]
+    eventually(lambda: bench.waiting.value == 10, what="the other workers wait")
+    for _, release in holders:
+        release.set()
+    assert all(map(finishes, [worker for worker, _ in holders] + workers)) and bench.most.value == 2
 
 
 def test_a_killed_holder_frees_its_slot(bench):
