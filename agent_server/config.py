@@ -213,7 +213,7 @@ class Settings(BaseModel):
 
     @property
     def semaphore_dir(self) -> Path:
-        return self.work_dir / "semaphores"
+        return self.work_dir / "gates"  # the folder's name since the first release: adopted workers hold locks in it
 
     @property
     def event_log(self) -> Path:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 POLL_S = 0.02
+QUEUE = "line"  # the file's name since the first release: an earlier server's workers queue at it
 
 
 class FileSemaphore:
@@ -38,7 +39,7 @@ class FileSemaphore:
             os.close(descriptor)
 
     def _wait_for_slot(self) -> int:
-        queue = self._open("queue")
+        queue = self._open(QUEUE)
         try:
             fcntl.flock(queue, fcntl.LOCK_EX)
             while (descriptor := self._try_slots(first_in_queue=True)) is None:
@@ -59,7 +60,7 @@ class FileSemaphore:
         return None
 
     def _queue_is_empty(self) -> bool:
-        queue = self._open("queue")
+        queue = self._open(QUEUE)
         try:
             return _try_lock(queue)
         finally:

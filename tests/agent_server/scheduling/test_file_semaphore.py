@@ -1,5 +1,6 @@
 """FileSemaphore: never more holders than slots, also when processes are killed, and in the order of arrival."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent_server.config import Settings
 from agent_server.scheduling.file_semaphore import POLL_S, FileSemaphore
 from tests.agent_server.conftest import eventually
 
@@ -133,3 +135,20 @@ def test_waits_are_reported_only_where_there_is_one(bench):
     _, release = bench.start_holder()
     with semaphore.acquire(on_wait, lambda: calls.append("acquires")):
         assert calls == ["waits", "acquires"] and bench.holders.value == 0
+
+
+@pytest.mark.parametrize("file", ["s.0", "s.line"])
+def test_workers_of_the_first_release_are_counted(tmp_path, file):
+    """They outlive their server and hold these files of its work directory."""
+    settings = Settings(data_path=tmp_path, sif_dir=tmp_path, work_dir=tmp_path)
+    (tmp_path / "gates").mkdir()
+    calls: list[str] = []
+    with (tmp_path / "gates" / file).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def on_wait() -> None:
+            calls.append("waits")
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+        with FileSemaphore(settings.semaphore_dir, "s", lambda: 1).acquire(on_wait):
+            assert calls == ["waits"]
