@@ -24,8 +24,10 @@ LADDER = {
     ),
 }
 CHANGES_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
-# Headers on which unidiff's expressions take quadratic time.
-SLOW_HEADER = re.compile(r"^(?:diff --git .*://|Binary files? .{1000})", re.MULTILINE)
+# unidiff is not made for hostile text. It keeps an object for each file and blank line, about 50 times their size.
+LARGEST_PARSED = 2**20  # characters
+# Headers on which its expressions take quadratic time.
+SLOW_HEADER = re.compile(r"^(?:diff --git .*://|Binary files? .* and .* and )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ def statistics(patch: str) -> Statistics:
     """Statistics of a unified diff; of other text, zeros and its size. Never raises.
 
     A patch whose hunks have wrong counts may still apply, since the ladder recounts. Its lines are counted by their
-    first character.
+    first character, and so are those of a patch that is too large to parse.
     """
     size = len(patch.encode(errors="replace"))
-    if SLOW_HEADER.search(patch):
+    if len(patch) > LARGEST_PARSED or SLOW_HEADER.search(patch):
         return _count_by_prefix(patch, size)
     try:
         files = PatchSet(patch, metadata_only=True)

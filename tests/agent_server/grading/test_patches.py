@@ -1,13 +1,14 @@
 """Patches: the ladder of application, statistics, and what no patch may change."""
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.grading import repository
-from agent_server.grading.patches import is_patch, statistics
+from agent_server.grading.patches import LARGEST_PARSED, is_patch, statistics
 from tests.agent_server.grading.grading_bench import HARMLESS, PATCH, SOLVE, graded_in_agent_sandbox, run
 
 
@@ -70,11 +71,32 @@ def test_a_patch_with_wrong_counts_is_counted_by_its_lines():
     assert counts(PATCH.replace("-1,5", f"-{'9' * 5000},5")) == (1, 1, 1)  # more digits than int() takes
 
 
-@pytest.mark.parametrize("header", ["diff --git " + "://" * 100_000, "Binary files " + " and " * 100_000])
-def test_no_header_takes_quadratic_time(header):
-    started = time.monotonic()
-    assert counts(f"{header}\n{PATCH}") == (1, 1, 1)
-    assert time.monotonic() - started < 5.0
+HOSTILE_HEADERS = {
+    "schemes": "diff --git " + "://" * 100_000,
+    "one long line": "Binary files " + " and " * 100_000,
+    "many lines": ("Binary files " + "a and " * 160 + "\n") * 4000,
+    "blank lines": f"{PATCH}" + "\n" * 2_000_000,
+    "files": "diff --git a/x b/x\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("header", HOSTILE_HEADERS.values(), ids=HOSTILE_HEADERS)
+def test_no_patch_takes_long_or_much_memory_to_count(header):
+    """unidiff alone takes 8 to 25 s for some of these, and hundreds of megabytes."""
+    patch = f"{header}\n{PATCH}"
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        statistics(patch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 5.0 and peak < 100 * 2**20
+
+
+def test_a_patch_that_is_not_parsed_is_counted_by_its_lines():
+    for header in ("diff --git " + "://" * 100_000, "Binary files " + " and " * 100_000, "x" * LARGEST_PARSED):
+        assert counts(f"{header}\n{PATCH}") == (1, 1, 1)
 
 
 LINES = st.sampled_from([
