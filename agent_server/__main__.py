@@ -33,7 +33,7 @@ def main() -> None:
         print(f"{HELP}\n{describe()}")
         return
     if arguments[:1] and arguments[0] in VALIDATE:
-        sys.exit(validate.main(arguments[1:]))
+        sys.exit(validate.main(arguments[1:], name=arguments[0]))
     if arguments:
         sys.exit(f"unknown arguments {' '.join(arguments)!r}\n{HELP}\n{describe()}")
     try:

@@ -25,9 +25,12 @@ from client.wire import Mode
 ALL_TRUSTED, SOME_EXCLUDED, BAD_INPUT = 0, 1, 2
 
 
-def main(argv: list[str]) -> int:
-    """Exit code 0 when every row can be trusted, 1 when some cannot, 2 for bad input."""
-    arguments = _parser().parse_args(argv)
+def main(argv: list[str], name: str = "validate") -> int:
+    """Exit code 0 when every row can be trusted, 1 when some cannot, 2 for bad input.
+
+    `name`: of the command as it was called. The default report is NAME.json, where callers of the former name expect it.
+    """
+    arguments = _parser(Path(f"{name}.json")).parse_args(argv)
     try:
         return validate(arguments)
     except StackError as failure:
@@ -97,7 +100,7 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     return digest(row, dataset, image, conditions.setup_command, conditions.network)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(report: Path) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m agent_server validate",
         description=f"{__doc__}\nThe former name of this command, `golden`, works for one more release.",
@@ -116,6 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=os.cpu_count(), help="rows at once (default: the cores)")
     add("--timeout-s", type=float, default=900.0, help="of one run of the tests")
     add("--network", action="store_true", help="sandboxes have the host's network")
-    report_help = "the report (default: validate.json here); FILE.lines holds what was graded so far"
-    add("--report", type=Path, default=Path("validate.json"), help=report_help)
+    report_help = f"the report (default: {report} here); FILE.lines holds what was graded so far"
+    add("--report", type=Path, default=report, help=report_help)
     return parser
