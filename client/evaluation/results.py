@@ -97,6 +97,8 @@ class ResultStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in self.folder.glob(".*.partial"):  # of a run that was killed within a write
+                leftover.unlink()
             self.run_id = self._open_run()
             self.records = [self._parse_record(number, line) for number, line in enumerate(self._lines(RESULTS), 1)]
             self._drop_unrecorded_conversations()

@@ -32,11 +32,12 @@ def test_killed_and_resumed(evaluate, endpoint, server, tmp_path):
         file.write('{"task_id": "torn')
     with (out / "trajectories.jsonl").open("a") as file:
         file.write(json.dumps(unrecorded) + "\n")
+    (out / ".summary.json.1.partial").write_text("{")
 
     endpoint.fault = lambda text, turn: None
     finish(evaluate("--samples", "2", "--concurrency", "1"), 0)
     assert server.client.get(left).status == "cancelled"
-    assert (out / "results.jsonl").read_text().startswith(recorded)
+    assert (out / "results.jsonl").read_text().startswith(recorded) and not list(out.glob(".*"))
     results = read_results(tmp_path).values()
     assert len(read_lines(out / "results.jsonl")) == len(results) == read_summary(tmp_path)["resolved"] == 4
     assert endpoint.begun == {TEXT[TASK_A]: 2, TEXT[TASK_B]: 3}, "only the sample that was cut began twice"
