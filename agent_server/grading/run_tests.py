@@ -12,12 +12,11 @@ from agent_server.grading.reports import unittest_recorder
 from agent_server.grading.reports.junit import parse_junit
 from agent_server.grading.reports.unittest_output import parse_unittest_report
 from agent_server.grading.sandbox_files import read_text
-from agent_server.sandboxes.base import Sandbox
+from agent_server.sandboxes.base import KILLED, Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderTimeout, SandboxLimitExceeded
 
 LOG_TAIL_CHARACTERS = 4000
-KILLED = 137  # the exit code of a killed process
 
 
 def run_tests(

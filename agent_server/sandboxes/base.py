@@ -3,8 +3,11 @@
 Invariant: a command that fails or exceeds a limit is a result; only a broken sandbox raises.
 """
 
+import signal
 from dataclasses import dataclass
 from typing import Protocol
+
+KILLED = 128 + signal.SIGKILL  # the return code of a killed command
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +15,7 @@ class CommandResult:
     """Result of one command.
 
     `output`: stdout and stderr in the order of writing; undecodable bytes are replaced.
-    `returncode`: the exit status; 137 after a kill.
+    `returncode`: the exit status; KILLED after a kill.
     `seconds`: wall seconds.
     `limit`: the limit that ended the command (`time`, `output`, `memory`, `processes`, `disk`), else "".
     """

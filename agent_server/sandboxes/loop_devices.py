@@ -1,4 +1,4 @@
-"""Detachment of loop devices that killed sandbox starts left attached.
+"""Detaches loop devices that killed sandbox starts left attached.
 
 Apptainer attaches an image to a loop device and then configures the device. A start that is killed between the two
 leaves the device attached.

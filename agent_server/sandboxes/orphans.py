@@ -1,4 +1,4 @@
-"""Cleanup of sandboxes that outlived a killed worker when no server was running: recorded while they run, killed later.
+"""Kills sandboxes that outlived their worker and the server, from records that were written while they ran.
 
 The record is a file in the session's scratch folder. The folder's path identifies the owner (each server has its own
 work directory), its name is SESSION.ATTEMPT, and the file lists the processes. (A variable in the sandbox's environment

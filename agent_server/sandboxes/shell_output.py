@@ -1,4 +1,4 @@
-"""Output file of a sandbox's commands: anonymous memory that is read by position.
+"""Output file of a sandbox's commands: a memfd, read with pread.
 
 Invariant: reading never waits, whatever process holds the file open for writing.
 """

@@ -1,8 +1,8 @@
-"""Watchdog of one sandbox: a process that checks its limits ten times a second.
+"""Watchdog of one sandbox: a process that checks its limits up to ten times a second.
 
-It is not a thread of the worker, because a thread needs the interpreter's lock: among a thousand processes of a fork
-bomb, the worker that holds the lock may wait seconds for the CPU. The watchdog does one thing at a time, a check or a
-request of the worker, so a command starts and ends between two checks, never within one.
+A thread would share the GIL with the worker, which a fork bomb can keep off the CPU for seconds. The watchdog is
+single-threaded: it runs either a check or a request of the worker. So a command starts and ends between two checks.
+Checks that cost much are further apart.
 Invariant: the watchdog ends with its worker and kills the sandbox then.
 """
 
@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from enum import StrEnum, auto
 
 from agent_server.sandboxes.base import ResourceUsage
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
@@ -24,41 +25,53 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.1
 MAX_CPU_SHARE = 0.05  # of one core, however many processes there are to check
 MESSAGE_BYTES = 64
-COMMAND_STARTED, COMMAND_FINISHED, SANDBOX_LIMIT, USAGE = (
-    b"started",
-    b"finished",
-    b"sandbox limit",
-    b"usage",
-)  # requests
 NO_LIMIT = b"-"  # a reply must not be empty: that is the end of the connection
 
 
-class Watchdog:
-    """Handle of the worker. Calls raise SandboxDied when the watchdog is gone, so no sandbox runs without one."""
+class Request(StrEnum):
+    """Requests of the worker. Each has one reply."""
 
-    def __init__(self, procfs: SandboxProcfs, limits: Limits, cgroup: Cgroup | None):
-        self._procfs = procfs
-        self._socket, other_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    COMMAND_STARTED = auto()
+    COMMAND_FINISHED = auto()
+    SANDBOX_DIED = auto()
+    USAGE = auto()
+
+
+class Watchdog:
+    """The worker's connection to its sandbox's watchdog.
+
+    Calls raise SandboxDied when the watchdog is gone, so no sandbox runs without one.
+    """
+
+    def __init__(self, pid: int, connection: socket.socket, procfs: SandboxProcfs):
+        self.pid = pid
+        self._socket, self._procfs = connection, procfs
+
+    @classmethod
+    def start(cls, procfs: SandboxProcfs, limits: Limits, cgroup: Cgroup | None) -> "Watchdog":
+        """Fork a watchdog. `close` closes the descriptors of `procfs`, too."""
+        connection, other_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with other_end:
-            self.pid = os.fork()
-            if self.pid == 0:
+            pid = os.fork()
+            if pid == 0:
                 _run_watchdog(other_end, procfs, LimitEnforcer(procfs, limits, cgroup))
+        return cls(pid, connection, procfs)
 
     def start_command(self) -> None:
         """Report a new command. Returns when no earlier command is being killed."""
-        self._request(COMMAND_STARTED)
+        self._request(Request.COMMAND_STARTED)
 
     def finish_command(self) -> str:
         """Report the end of the command. Returns the limit that ended it, or ""."""
-        return self._request(COMMAND_FINISHED)
+        return self._request(Request.COMMAND_FINISHED)
 
-    def sandbox_limit(self) -> str:
-        """The limit for which the sandbox was killed, or ""."""
-        return self._request(SANDBOX_LIMIT)
+    def report_death(self) -> str:
+        """Report that the sandbox died. Returns the limit for which it was killed, or ""."""
+        return self._request(Request.SANDBOX_DIED)
 
     def resource_usage(self) -> ResourceUsage:
         """Usage as of now, or of the last check where the sandbox is gone."""
-        cpu_s, peak_bytes = self._request(USAGE).split()
+        cpu_s, peak_bytes = self._request(Request.USAGE).split()
         return ResourceUsage(float(cpu_s), int(peak_bytes))
 
     def close(self) -> None:
@@ -68,9 +81,9 @@ class Watchdog:
         self._socket.close()
         self._procfs.close()
 
-    def _request(self, request: bytes) -> str:
+    def _request(self, request: Request) -> str:
         try:
-            self._socket.sendall(request)
+            self._socket.sendall(request.encode())
             reply = self._socket.recv(MESSAGE_BYTES)
         except OSError:
             reply = b""
@@ -104,7 +117,7 @@ def _check_until_closed(worker: socket.socket, enforcer: LimitEnforcer) -> None:
             request = worker.recv(MESSAGE_BYTES)
             if not request:
                 return
-            worker.sendall(_reply(request, enforcer).encode() or NO_LIMIT)
+            worker.sendall(_reply(Request(request.decode()), enforcer).encode() or NO_LIMIT)
         if next_check is not None and time.monotonic() >= next_check:
             started = time.thread_time()
             try:
@@ -116,15 +129,16 @@ def _check_until_closed(worker: socket.socket, enforcer: LimitEnforcer) -> None:
                 next_check = None  # the sandbox is gone; the worker may still ask for the reason
 
 
-def _reply(request: bytes, enforcer: LimitEnforcer) -> str:
-    if request == USAGE:
+def _reply(request: Request, enforcer: LimitEnforcer) -> str:
+    if request == Request.USAGE:
         with suppress(ProcessLookupError):
             enforcer.check()
         return f"{enforcer.cpu_s} {enforcer.peak_bytes}"
     enforcer.enforce_kernel_events()
-    if request == COMMAND_STARTED:
+    if request == Request.COMMAND_STARTED:
         enforcer.command_limit = ""
-    if request == SANDBOX_LIMIT:  # sent after the sandbox died: the limit of its last command is the reason
+    if request == Request.SANDBOX_DIED:
+        # Where no limit killed the sandbox itself, the limit of its last command is the reason, now and later.
         enforcer.sandbox_limit = enforcer.sandbox_limit or enforcer.command_limit
         return enforcer.sandbox_limit
     return enforcer.command_limit

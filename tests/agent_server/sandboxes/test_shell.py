@@ -9,7 +9,7 @@ import pytest
 from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.processes import descendants, read_process
 from agent_server.sandboxes.shell import PersistentShell
-from client.errors import InvalidRequest, SandboxDied, SandboxStartFailed
+from client.errors import InvalidRequest, SandboxDied, SandboxLimitExceeded, SandboxStartFailed
 from tests.agent_server.conftest import eventually
 
 
@@ -130,3 +130,18 @@ def test_a_failed_start_leaves_no_process():
     with pytest.raises(SandboxStartFailed, match="some reason"):
         PersistentShell(["bash", "-c", "echo some reason >&2; exit 1"], start_timeout_s=5)
     assert len(descendants(os.getpid())) == children
+
+
+def test_a_cpu_limit_at_the_end_of_a_command_is_an_error_of_the_sandbox():
+    """The watchdog may check the CPU time after the command ended and before the worker asks."""
+
+    class OverCpu:
+        start_command = close = lambda self: None
+        finish_command = lambda self: "cpu"  # noqa: E731
+
+    shell = PersistentShell(["bash", "--noprofile", "--norc", "-s"], start_timeout_s=10)
+    shell._watchdog = OverCpu()
+    with pytest.raises(SandboxLimitExceeded) as raised:
+        run(shell, "true")
+    assert raised.value.limit == "cpu"
+    shell.close()
