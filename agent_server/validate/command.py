@@ -28,7 +28,7 @@ ALL_TRUSTED, SOME_EXCLUDED, BAD_INPUT = 0, 1, 2
 def main(argv: list[str], name: str = "validate") -> int:
     """Exit code 0 when every row can be trusted, 1 when some cannot, 2 for bad input.
 
-    `name`: of the command as it was called. The default report is NAME.json, where callers of the former name expect it.
+    `name`: of the command as it was called. The default report is NAME.json, as callers of the former name expect.
     """
     arguments = _parser(Path(f"{name}.json")).parse_args(argv)
     try:

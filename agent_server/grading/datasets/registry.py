@@ -19,6 +19,12 @@ from client.errors import ConfigError
 AUTO = "auto"
 DATASETS: tuple[type[Dataset], ...] = (R2E, SweBench, SweSmith, EvalScript)  # tried in this order
 BY_NAME = {kind.name: kind for kind in DATASETS}
+# Names of Dataset in 0.1.0. A class that still has them would be used without its overrides: its hidden tests, say,
+# would lie open to the agent.
+RENAMED = {
+    "columns": "identifying_columns", "wanted": "read_columns", "texts": "text_columns", "kept": "task_columns",
+    "fault": "reason_ungradable", "hidden": "hidden_paths", "fix": "apply_gold", "script": "test_script",
+}  # fmt: skip
 
 
 @cache
@@ -39,8 +45,15 @@ def load_dataset(name: str) -> Dataset:
         raise ConfigError(
             f"AGENT_SERVER_DATASET={name} is no subclass of agent_server.grading.datasets.base.Dataset; derive it"
         )
+    renamed = [f"{old} to {new}" for old, new in RENAMED.items() if _overrides(kind, old) and not _overrides(kind, new)]
+    if renamed:
+        raise ConfigError(f"AGENT_SERVER_DATASET={name} uses names of an earlier version; rename {', '.join(renamed)}")
     kind.name = name
     return kind()
+
+
+def _overrides(kind: type[Dataset], attribute: str) -> bool:
+    return getattr(kind, attribute, None) is not getattr(Dataset, attribute, None)
 
 
 def dataset_for_row(row: Mapping[str, Any], where: str) -> Dataset:
