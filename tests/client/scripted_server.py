@@ -21,6 +21,11 @@ def held(response: Scripted, seconds: float) -> Scripted:
     return (*response[:2], response[2] | {"hold": seconds})
 
 
+def slow(response: Scripted, seconds: float) -> Scripted:
+    """The response with a pause of so many seconds after each byte of its body. They stand in a header `pause`."""
+    return (*response[:2], response[2] | {"pause": seconds})
+
+
 @contextmanager
 def scripted_server(
     responses: list[Scripted], calls: list[str], port: int = 0, *, bodies: list[dict] | None = None
@@ -43,12 +48,14 @@ def scripted_server(
             try:
                 self.send_response(status)
                 for name, value in headers.items():
-                    if name != "hold":
+                    if name not in ("hold", "pause"):
                         self.send_header(name, value)
                 if "Transfer-Encoding" not in headers:
                     self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                for piece in (data[i : i + 1] for i in range(len(data))) if "pause" in headers else (data,):
+                    self.wfile.write(piece)
+                    time.sleep(headers.get("pause", 0))
             except OSError:
                 pass  # the client is gone
 

@@ -21,7 +21,7 @@ from tests.client.client_process import (
     start_client,
     wait_for_exit,
 )
-from tests.client.scripted_server import COMPLETED, CREATED, held, scripted_server
+from tests.client.scripted_server import COMPLETED, CREATED, held, scripted_server, slow
 from tests.scripted_model import Hang
 
 BUDGET_S = 0.030  # CPU of one session, however long
@@ -155,14 +155,18 @@ def test_a_chunked_response_is_read(tmp_path):
     ("responses", "code", "message"),
     [
         ([(400, {"error": {"message": "field 'mode'"}}, {})], 1, "field 'mode'"),
-        ([CREATED, (404, {"error": {"message": "no session"}}, {})], 1, "lost session x; was its work directory "),
-        ([(200, {"status": "queued"}, {})], 1, "gave no session_id"),
-        ([(200, {"session_id": "../x", "status": "queued"}, {})], 1, "gave no session_id"),
-        ([(200, {"session_id": 7, "status": "queued"}, {})], 1, "gave no session_id"),
-        ([(200, "<html>log in</html>", {})], 1, "no JSON object; is it an agent server? (HTTP 200: <html>"),
+        (
+            [CREATED, (404, {"error": {"message": "no session"}}, {})],
+            1,
+            "session x is unknown; was the work directory ",
+        ),
+        ([(200, {"status": "queued"}, {})], 1, "no session_id"),
+        ([(200, {"session_id": "../x", "status": "queued"}, {})], 1, "no session_id"),
+        ([(200, {"session_id": 7, "status": "queued"}, {})], 1, "no session_id"),
+        ([(200, "<html>log in</html>", {})], 1, "no JSON object; is this an agent server? (HTTP 200: <html>"),
         ([CREATED, (200, {"status": "completed", "reward": None}, {})], 1, "without a reward"),
         ([CREATED, (200, {"status": "completed", "reward": True}, {})], 1, "without a reward"),
-        ([CREATED, (200, {"status": "dreaming"}, {})], 1, "dreaming"),
+        ([CREATED, (200, {"status": "dreaming"}, {})], 1, "session x has an unknown status"),
         ([CREATED, (200, {"status": "failed", "error": {"code": "sandbox_start"}}, {})], 1, "sandbox_start"),
         ([CREATED, (200, {"status": "cancelled"}, {})], 143, "cancelled"),
     ],
@@ -220,3 +224,15 @@ def test_a_signal_cancels_once_and_ends_in_time(tmp_path, post_answered):
         assert wait_for_exit(client).code == 143
     assert time.monotonic() - started < 8 and calls.count("POST /sessions/x/cancel") == 1
     assert not (tmp_path / "io" / "output.json").exists() and not (tmp_path / "trace").exists()
+
+
+def test_a_cancel_has_one_deadline_however_slowly_the_server_responds(tmp_path):
+    """Each byte comes within a socket's timeout, the whole response does not."""
+    calls: list[str] = []
+    with scripted_server([CREATED, held(COMPLETED, 60.0), slow((200, "{}" + " " * 100, {}), 0.5)], calls) as url:
+        client = start_client(tmp_path / "io", url)
+        eventually(lambda: len(calls) == 2, what="the long poll that is interrupted")
+        started = time.monotonic()
+        os.killpg(client.pid, signal.SIGTERM)
+        assert wait_for_exit(client).code == 143
+    assert time.monotonic() - started < 8 and calls[2:] == ["POST /sessions/x/cancel"]

@@ -3,9 +3,11 @@
 import json
 import shutil
 import time
+from types import SimpleNamespace
 
+from client import agent_client
 from tests.agent_server.conftest import free_port
-from tests.client.client_process import CLIENT, run_client, start_client, wait_for_exit
+from tests.client.client_process import CLIENT, client_environment, run_client, start_client, wait_for_exit
 from tests.client.scripted_server import COMPLETED, CREATED, CUT, RUNNING, held, scripted_server
 
 
@@ -38,7 +40,7 @@ def test_a_proxy_that_cuts_long_polls_gets_shorter_ones(tmp_path):
     """The first cut may be a restart; after the second the client waits for three quarters of the time it was held."""
     for name in ("agent_client.sh", "agent_client.py"):
         shutil.copy(CLIENT.parent / name, tmp_path / name)
-    original = "LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600, 30 "
+    original = "MAX_WAIT_S, MIN_WAIT_S = 3600, 30 "
     impatient = (tmp_path / "agent_client.py").read_text().replace(original, original.replace("30 ", "2 "))
     (tmp_path / "agent_client.py").write_text(impatient)
     calls: list[str] = []
@@ -83,3 +85,14 @@ def test_retry_after_does_not_extend_an_outage(tmp_path):
     with scripted_server([(503, {}, {"Retry-After": "99999999"})], []) as url:
         ended = run_client(tmp_path / "io", url, AGENT_CLIENT_OUTAGE_S="2")
     assert ended.code == 75 and time.monotonic() - started < 10
+
+
+def test_pauses_of_a_busy_server_do_not_slow_down_the_polling(tmp_path, monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr(agent_client, "on_signal", lambda handler: None)
+    monkeypatch.setattr(agent_client, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
+    busy = (429, {}, {})
+    responses = [busy, busy, busy, CREATED, (400, {}, {}), RUNNING, busy, busy, RUNNING, COMPLETED]
+    with scripted_server(responses, []) as url:
+        agent_client.Client(client_environment(tmp_path, url)).run()
+    assert pauses == [1, 2, 3] + [1] + [1, 2] + [2]  # busy, a poll, busy, a poll

@@ -49,8 +49,13 @@ def test_a_refused_request_has_the_servers_error(tmp_path):
 @pytest.mark.parametrize(
     ("responses", "code", "boundary_and_code", "message"),
     [
-        ([(403, "<html>go away</html>", {})], 1, ("client", "bad_request"), "refused the request (HTTP 403: <html>"),
-        ([CREATED, (404, {}, {})], 1, ("server", "server_error"), "was its work directory removed?"),
+        (
+            [(403, "<html>go away</html>", {})],
+            1,
+            ("client", "bad_request"),
+            "the request was refused (HTTP 403: <html>",
+        ),
+        ([CREATED, (404, {}, {})], 1, ("server", "server_error"), "was the work directory removed?"),
         ([(200, {}, {})], 1, ("server", "server_error"), "no session_id"),
         ([(200, "<html>", {})], 1, ("server", "server_error"), "no JSON object"),
         ([CREATED, view("dreaming")], 1, ("server", "server_error"), "unknown status"),
