@@ -133,7 +133,8 @@ class RolloutManager:
 
         Sessions start in the order of `group_ids`. Refills go first, so that their groups complete early.
         `on_result` receives every attempt as it ends, `on_progress` the counts twice a second.
-        Raises ModelUnreachable when the gateway does not answer, and what `health_check` raises.
+        Raises ModelUnreachable when the gateway does not answer, OSError when a client cannot be started, and what
+        `health_check` raises.
         """
         pending = deque((group_id, 0) for group_id in group_ids for _ in range(size))
         samples: dict[str, list[Sample]] = {group_id: [] for group_id in group_ids}
@@ -174,7 +175,12 @@ class RolloutManager:
         session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode, settings.run_id)
         with self._interrupts.deferred():
             self._gateway.open(session.session_id, session.session_id, batch.sampling)
-            process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
+            try:
+                process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
+            except OSError:
+                with suppress(StackError):  # the OSError is the fault to report
+                    self._gateway.close(session.session_id)
+                raise
             batch.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
             selector.register(process.fileno(), selectors.EVENT_READ)
 

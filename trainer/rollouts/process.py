@@ -101,7 +101,12 @@ class ClientProcess:
                     "RELAX_GROUP_ID": self.session.group_id,
                 },
             )
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError:  # no descriptor is left
+            self.kill()
+            self._process.wait()
+            raise
 
     def fileno(self) -> int:
         return self._pidfd

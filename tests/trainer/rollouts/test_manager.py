@@ -126,6 +126,24 @@ def test_a_gateway_that_dies_ends_the_rollouts(make_manager, gateway, process_ta
     assert leftover_processes() == []
 
 
+def test_a_client_that_cannot_be_started_leaves_no_session_at_the_gateway(
+    make_manager, gateway, tmp_path, process_tag, leftover_processes
+):
+    """The second client fails while the first one runs: its folder cannot be made."""
+    manager = make_manager("sleep 600", env={"PROCESS_TAG": process_tag})
+    open_session = gateway.open
+
+    def open_and_break(session_id, key, sampling):
+        open_session(session_id, key, sampling)
+        if len(gateway.opened) == 2:
+            (tmp_path / "sessions").rename(tmp_path / "moved")
+
+    gateway.open = open_and_break
+    with pytest.raises(FileNotFoundError):
+        run(manager)
+    assert len(gateway.opened) == 2 and not gateway.open_now and leftover_processes() == []
+
+
 def test_a_hundred_clients_at_once_all_return_samples(make_manager, gateway, rewarding):
     rollouts = run(make_manager("sleep 0.5; " + rewarding(1)), groups=[f"g{number}" for number in range(12)], size=8)
     assert len(rollouts.samples) == 96 and not gateway.open_now
