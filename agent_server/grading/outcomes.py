@@ -28,8 +28,13 @@ def is_maintained(outcome: str) -> bool:
 def resolved(outcomes: Mapping[str, str], fail_to_pass: Iterable[str], pass_to_pass: Iterable[str]) -> bool:
     """Whether every test that should pass now does, and every one that passed before still does: SWE-bench's rule.
     `outcomes`: by test id, as the parsers in reports/ return them."""
-    fixed = all(map(is_passed, expected_outcomes(fail_to_pass, outcomes).values()))
-    return fixed and all(map(is_maintained, expected_outcomes(pass_to_pass, outcomes).values()))
+    return not failing(expected_outcomes(fail_to_pass, outcomes), expected_outcomes(pass_to_pass, outcomes))
+
+
+def failing(fail_to_pass: Mapping[str, str], pass_to_pass: Mapping[str, str]) -> tuple[str, ...]:
+    """The tests whose outcome does not count. Both mappings: outcome by test id, from `expected_outcomes`."""
+    not_fixed = (test for test, outcome in fail_to_pass.items() if not is_passed(outcome))
+    return (*not_fixed, *(test for test, outcome in pass_to_pass.items() if not is_maintained(outcome)))
 
 
 def expected_outcomes(tests: Iterable[str], outcomes: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from agent_server.grading import repository
 from agent_server.grading.datasets.base import REPOSITORY, Dataset
 from agent_server.grading.grade import GradingConfig, grade
+from agent_server.grading.outcomes import failing
 from agent_server.grading.placement import FreshSandbox
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
@@ -77,7 +78,7 @@ def _verdict(
         seconds=time.monotonic() - started,
         touched=found.touched,
         log="" if holds else found.log,
-        failing=() if holds else tuple(test for test, outcome in found.tests.items() if outcome != "PASSED"),
+        failing=() if holds else failing(found.fail_to_pass, found.pass_to_pass),
     )
 
 

@@ -12,6 +12,7 @@ from agent_server.grading.outcomes import (
     MISSING,
     OUTCOMES,
     expected_outcomes,
+    failing,
     is_maintained,
     is_passed,
     resolved,
@@ -89,6 +90,11 @@ def test_a_missing_or_skipped_test_is_a_failed_one():
         and not resolved({"a": "XPASS"}, ["a"], [])
         and not resolved({}, ["a"], [])
     )
+
+
+def test_failing_lists_only_the_tests_that_do_not_count():
+    assert failing({"a": "XFAIL", "b": "SKIPPED"}, {"c": "XFAIL", "d": "SKIPPED", "e": "XPASS"}) == ("b", "e")
+    assert failing({"a": "PASSED", "b": MISSING}, {"c": "PASSED", "d": MISSING}) == ("b", "d")
 
 
 def test_parsers_import_no_heavy_package():
