@@ -1,7 +1,7 @@
 """Runs the samples of an evaluation as sessions of an agent server, a bounded number at a time.
 
-Invariant: a fault of the endpoint, the sandbox or the server is recorded as failed, never with a reward. However a run
-ends, it leaves no running session on a server that responds.
+Invariant: a fault of the endpoint, the sandbox or the server is recorded as failed, never with a reward. A run
+that ends leaves no running session on a server that responds; what kill -9 leaves, the next run cancels.
 """
 
 import math
