@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_server.grading import patches, protected, repository
+from agent_server.grading import patches, protected_snapshots, repository
 from agent_server.grading.attribution import SubmissionFailed, attribute_to_submission
 from agent_server.grading.datasets.base import Dataset, TestRun
 from agent_server.grading.outcomes import expected_outcomes
-from agent_server.grading.placement import GradingPlace
+from agent_server.grading.placement import GradingSandboxStrategy
 from agent_server.grading.run_tests import LOG_TAIL_CHARACTERS, run_tests
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -25,10 +25,10 @@ class Grade:
     """The result of grading, as it goes into the session's record.
 
     `status`: graded, no_submission, not_a_patch, patch_failed, or rejected (by the policy on protected paths).
-    `applied_by`: the step of patches.LADDER that took the patch. `tests`: outcome by test id of the expected tests,
-    MISSING where the runner reported none. `patch`: statistics. `touched`: protected paths that the submission changed.
-    `given_reward`: the number that a reward command printed. `limit`: what ended the tests early, as in CommandResult.
-    `log`: the end of what the tests printed, or why they were not run.
+    `applied_by`: the key of patches.APPLY_COMMANDS that applied the patch. `tests`: outcome by test id of the expected
+    tests, MISSING where the runner reported none. `patch`: statistics. `touched`: protected paths that the submission
+    changed. `given_reward`: the reward that a reward command printed; None without such a command. `limit`: what ended
+    the tests early, as in CommandResult. `log`: the end of what the tests printed, or why they were not run.
     """
 
     resolved: bool
@@ -47,7 +47,7 @@ class Grade:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields of the session's record."""
+        """The fields of the session's record. `tests` holds what the other two dicts do."""
         return {name: value for name, value in asdict(self).items() if name not in ("fail_to_pass", "pass_to_pass")}
 
 
@@ -60,8 +60,18 @@ class GradingConfig:
     tests and prints the reward as its last line."""
 
     timeout_s: float
-    protected_paths: protected.Policy = "strip"
+    protected_paths: protected_snapshots.Policy = "strip"
     reward_command: str = ""
+
+
+@dataclass(slots=True)
+class _Application:
+    """Fields of the Grade about applying the submission; filled step by step, so that a failure keeps those so far."""
+
+    patch: dict[str, int]
+    policy: protected_snapshots.Policy
+    applied_by: str = ""
+    touched: tuple[str, ...] = ()
 
 
 def grade(
@@ -69,7 +79,7 @@ def grade(
     task: Task,
     submission: str,
     sandbox: Sandbox,
-    place: GradingPlace,
+    strategy: GradingSandboxStrategy,
     config: GradingConfig,
     *,
     log_file: Path | None = None,
@@ -81,23 +91,24 @@ def grade(
     """
     started = time.monotonic()
     submission = submission.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
-    facts: dict[str, Any] = {"patch": patches.statistics(submission).as_dict(), "policy": config.protected_paths}
+    application = _Application(patches.statistics(submission).as_dict(), config.protected_paths)
     try:
         if submission and not patches.is_patch(submission):
             raise SubmissionFailed("not_a_patch", submission[:LOG_TAIL_CHARACTERS])
-        before = place.restore_base(dataset, task, sandbox)
+        before = strategy.restore_base(dataset, task, sandbox)
         if submission:
-            _apply(dataset, task, submission, sandbox, before, config.protected_paths, facts)
+            _apply(dataset, task, submission, sandbox, before, application)
     except SubmissionFailed as failed:
-        return Grade(False, failed.status, **facts, log=failed.log, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Grade(False, failed.status, **asdict(application), log=failed.log, seconds=seconds)
     repository.restore_hidden(dataset, task, sandbox)
     script = config.reward_command or dataset.test_script(task)
     run = run_tests(dataset, task, sandbox, script, config.timeout_s, log_file)
-    if log_file:
-        facts["log_path"] = str(log_file)
+    outcomes: dict[str, str] = {}
+    given_reward = None
     if config.reward_command:
-        facts["given_reward"] = 0.0 if run.limit else _printed_reward(task, run)
-        resolved, outcomes = facts["given_reward"] >= 1.0, {}
+        given_reward = 0.0 if run.limit else _printed_reward(task, run)
+        resolved = given_reward >= 1.0
     else:
         outcomes = {} if run.limit else dataset.outcomes(task, run)
         resolved = not run.limit and dataset.resolved(task, outcomes)
@@ -109,9 +120,11 @@ def grade(
         tests=fail_to_pass | pass_to_pass,
         fail_to_pass=fail_to_pass,
         pass_to_pass=pass_to_pass,
-        **facts,
+        **asdict(application),
+        given_reward=given_reward,
         limit=run.limit,
         log=run.log[-LOG_TAIL_CHARACTERS:],
+        log_path=str(log_file) if log_file else "",
         seconds=time.monotonic() - started,
     )
 
@@ -121,24 +134,24 @@ def _apply(
     task: Task,
     submission: str,
     sandbox: Sandbox,
-    before: protected.Snapshot,
-    policy: protected.Policy,
-    facts: dict[str, Any],
+    before: protected_snapshots.Snapshot,
+    application: _Application,
 ) -> None:
-    """Apply the submission and undo what it may not change; `facts` gets what was done. Raises SubmissionFailed."""
+    """Apply the submission and undo what it may not change. Raises SubmissionFailed."""
     with attribute_to_submission(sandbox, "its files cannot be written or listed in the sandbox"):
-        facts["applied_by"], reason = patches.apply(submission, sandbox)
-        if not facts["applied_by"]:
+        application.applied_by, reason = patches.apply(submission, sandbox)
+        if not application.applied_by:
             raise SubmissionFailed("patch_failed", reason)
-        if packages := protected.changed_packages(task, sandbox):
+        if packages := protected_snapshots.changed_packages(task, sandbox):
             raise SubmissionFailed("patch_failed", f"the patch changes installed packages: {packages}")
-        changed = before.changed(protected.snapshot(dataset, task, sandbox))
-        facts["touched"] = protected.reportable(changed)
-        if facts["touched"] and policy == "reject":
+        changed = before.changed(protected_snapshots.snapshot(dataset, task, sandbox))
+        application.touched = protected_snapshots.reportable(changed)
+        if application.touched and application.policy == "reject":
             raise SubmissionFailed("rejected")
-        to_restore = changed if policy == "strip" else protected.always_restored(dataset, task, changed)
+        strip = application.policy == "strip"
+        to_restore = changed if strip else protected_snapshots.always_restored(dataset, task, changed)
         if to_restore:
-            protected.restore(task, sandbox, before, to_restore)
+            protected_snapshots.restore(task, sandbox, before, to_restore)
 
 
 def _printed_reward(task: Task, run: TestRun) -> float:

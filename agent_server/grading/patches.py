@@ -1,6 +1,6 @@
 """A submission as a patch: its statistics, and its application to the repository.
 
-Invariant: each step of the ladder starts from what the step before left untouched. Applying runs none of the patch's
+Invariant: each apply command starts from what the one before left untouched. Applying runs none of the patch's
 content.
 """
 
@@ -14,7 +14,7 @@ from agent_server.sandboxes.base import Sandbox
 
 SUBMISSION = "/tmp/.submission.patch"
 PATCH = f"patch -p1 --unified --batch --forward --no-backup-if-mismatch --reject-file=- -i {SUBMISSION}"
-LADDER = {
+APPLY_COMMANDS = {
     "git apply": f"git apply {SUBMISSION}",
     "git apply, whitespace ignored": f"git apply --ignore-whitespace --recount {SUBMISSION}",
     # git refuses to touch .git in whatever spelling. patch does not, and the next git command would run its hooks.
@@ -25,7 +25,7 @@ LADDER = {
 }
 CHANGES_GIT = re.compile(r"^(?:diff --git|---|\+\+\+|rename|copy)\s.*(?:^|[\s/\"])\.git/", re.MULTILINE)
 # unidiff is not made for hostile text. It keeps an object for each file and blank line, about 50 times their size.
-LARGEST_PARSED = 2**20  # characters
+MAX_PARSED = 2**20  # characters
 # Headers on which its expressions take quadratic time.
 SLOW_HEADER = re.compile(r"^(?:diff --git .*://|Binary files? .* and .* and )", re.MULTILINE)
 
@@ -47,11 +47,11 @@ class Statistics:
 def statistics(patch: str) -> Statistics:
     """Statistics of a unified diff; of other text, zeros and its size. Never raises.
 
-    A patch whose hunks have wrong counts may still apply, since the ladder recounts. Its lines are counted by their
-    first character, and so are those of a patch that is too large to parse.
+    A patch whose hunks have wrong counts may still apply, since one apply command recounts. Its lines are counted by
+    their first character, and so are those of a patch that is too large to parse.
     """
     size = len(patch.encode(errors="replace"))
-    if len(patch) > LARGEST_PARSED or SLOW_HEADER.search(patch):
+    if len(patch) > MAX_PARSED or SLOW_HEADER.search(patch):
         return _count_by_prefix(patch, size)
     try:
         files = PatchSet(patch, metadata_only=True)
@@ -83,13 +83,13 @@ def is_patch(text: str) -> bool:
 
 
 def apply(submission: str, sandbox: Sandbox) -> tuple[str, str]:
-    """The name of the step of LADDER that applied the patch and "", or "" and the output of each step."""
+    """The name of the command of APPLY_COMMANDS that applied the patch and "", or "" and the output of each."""
     if CHANGES_GIT.search(submission):
         return "", "the patch changes files of .git"
     # A diff may have lost its last newline in a chat; git apply needs it.
     sandbox.write_file(SUBMISSION, submission if submission.endswith("\n") else submission + "\n")
     failures = []
-    for name, command in LADDER.items():
+    for name, command in APPLY_COMMANDS.items():
         result = sandbox.run(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
         if result.returncode == 0:
             return name, ""

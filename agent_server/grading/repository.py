@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent_server.grading import protected
+from agent_server.grading import protected_snapshots
 from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, run_checked
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -82,7 +82,7 @@ class BaseState:
     hidden: str
     settings: str
     exclude: str
-    protected_files: protected.Snapshot
+    protected_files: protected_snapshots.Snapshot
 
 
 def prepare(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
@@ -106,7 +106,7 @@ def prepare_and_record(dataset: Dataset, task: Task, sandbox: Sandbox) -> BaseSt
         hidden=hidden,
         settings=run_checked(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY),
         exclude=run_checked(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY),
-        protected_files=protected.snapshot(dataset, task, sandbox),
+        protected_files=protected_snapshots.snapshot(dataset, task, sandbox),
     )
 
 
@@ -129,8 +129,8 @@ def reset_to_base(dataset: Dataset, task: Task, sandbox: Sandbox, base: BaseStat
     sandbox.write_file("/tmp/.gitconfig", base.settings)
     sandbox.write_file("/tmp/.exclude", base.exclude)
     run_checked(sandbox, task, RESET.format(base=base.commit), cwd=REPOSITORY)
-    found = protected.snapshot(dataset, task, sandbox)
-    protected.remove(task, sandbox, base.protected_files.changed(found))
+    found = protected_snapshots.snapshot(dataset, task, sandbox)
+    protected_snapshots.remove(task, sandbox, base.protected_files.changed(found))
     run_checked(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {base.commit}", cwd=REPOSITORY)
     if base.hidden:
         sandbox.write_file("/tmp/.hidden.base64", base.hidden)

@@ -12,7 +12,7 @@ from agent_server.grading import repository
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import NO_SUBMISSION, Grade, GradingConfig, grade
-from agent_server.grading.placement import grading_place
+from agent_server.grading.placement import select_strategy
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
@@ -34,15 +34,15 @@ class Session:
         self._job, self._settings, self._store, self._costs = job, settings, store, costs
         self._agent = load_agent(settings)
         self._dataset = load_dataset(job.task.dataset)
-        self._place = grading_place(settings.grading_sandbox)
+        self._strategy = select_strategy(settings.grading_sandbox)
 
     def run(self) -> tuple[AgentResult, Grade]:
         """The agent's result and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
         with self._sandbox("commands") as sandbox:
             with self._costs.measure("prepare"):
-                self._place.prepare(self._dataset, self._job.task, sandbox)
+                self._strategy.prepare(self._dataset, self._job.task, sandbox)
             result = self._run_agent(sandbox)
-            if self._place.in_agent_sandbox:
+            if self._strategy.in_agent_sandbox:
                 return result, self._grade(result.submission, nullcontext(sandbox))
         return result, self._grade(result.submission, self._sandbox("tests"))
 
@@ -79,7 +79,7 @@ class Session:
         config = GradingConfig(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
         log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
         with self._slot("gradings"), grading_sandbox as sandbox, self._costs.measure("grading"):
-            return grade(self._dataset, self._job.task, submission, sandbox, self._place, config, log_file=log_file)
+            return grade(self._dataset, self._job.task, submission, sandbox, self._strategy, config, log_file=log_file)
 
     @contextmanager
     def _sandbox(self, phase: str) -> Iterator[Sandbox]:

@@ -19,7 +19,7 @@ SUMMARY_END = re.compile(r"(?:=+ )?\d+ [a-z].* in \d[\d.]* ?s")
 # "SUBFAILED[message] (i=1) id", or the plugin's form
 SUBTEST = r"SUBFAILED(?:[\[(].*?[\])])? (?=[^\[\]()]*::)|[\[(].*?[\])] SUBFAIL "
 RESULT = re.compile(rf"(?:({'|'.join(OUTCOMES)}) (?:at (?:setup|call|teardown) of )?|{SUBTEST})(.+)")
-LONGEST_ID = 4096  # characters; reasons may be far longer
+MAX_ID_CHARACTERS = 4096  # characters; reasons may be far longer
 FOLDED = re.compile(r"\[\d+\] ")  # "SKIPPED [2] file.py:7: reason" names no test
 
 
@@ -57,7 +57,7 @@ def _without_reason(text: str, outcome: str, known: Mapping[str, str]) -> str:
     shortest that may be one.
     """
     separator = " " if outcome == "XPASS" else " - "
-    beginnings = [text[: match.start()] for match in re.finditer(separator, text[:LONGEST_ID])] + [text]
+    beginnings = [text[: match.start()] for match in re.finditer(separator, text[:MAX_ID_CHARACTERS])] + [text]
     known_ids = [beginning for beginning in beginnings if beginning in known]
     possible_ids = (beginning for beginning in beginnings if "[" not in beginning or beginning.endswith("]"))
     return known_ids[-1] if known_ids else next(possible_ids, text)

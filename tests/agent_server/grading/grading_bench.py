@@ -57,10 +57,12 @@ class GradingBench:
         assert result.returncode == 0, result.output
         return repository.collect_diff(sandbox)
 
-    def grade(self, submission: str, config: GradingConfig = CONFIG, *, sandbox=None, place=None, **options) -> Grade:
+    def grade(
+        self, submission: str, config: GradingConfig = CONFIG, *, sandbox=None, strategy=None, **options
+    ) -> Grade:
         """The grade in a fresh sandbox, unless another is named."""
-        sandbox, place = sandbox or self.sandbox(), place or FreshSandbox()
-        return grade(self.dataset, self.task, submission, sandbox, place, config, **options)
+        sandbox, strategy = sandbox or self.sandbox(), strategy or FreshSandbox()
+        return grade(self.dataset, self.task, submission, sandbox, strategy, config, **options)
 
     def close(self):
         for sandbox in self._open:
@@ -78,12 +80,12 @@ def solved_and_lost(bench, edit="true", **options):
 
 def graded_in_agent_sandbox(bench, edit, submission=None):
     """The grade in the agent's own sandbox, as with AGENT_SERVER_GRADING_SANDBOX=same."""
-    sandbox, place = bench.sandbox(), AgentSandbox()
-    place.prepare(bench.dataset, bench.task, sandbox)
+    sandbox, strategy = bench.sandbox(), AgentSandbox()
+    strategy.prepare(bench.dataset, bench.task, sandbox)
     result = run(sandbox, edit)
     assert result.returncode == 0, result.output
     patch = repository.collect_diff(sandbox) if submission is None else submission
-    return bench.grade(patch, sandbox=sandbox, place=place)
+    return bench.grade(patch, sandbox=sandbox, strategy=strategy)
 
 
 def whole_repository(bench):

@@ -21,8 +21,8 @@ from tests.agent_server.grading.grading_bench import (
 def test_installed_files_stay_and_the_rest_is_reset(grading_bench):
     for name in ("swesmith", "r2e_a"):
         bench = grading_bench(name)
-        sandbox, place = bench.sandbox(), AgentSandbox()
-        place.prepare(bench.dataset, bench.task, sandbox)
+        sandbox, strategy = bench.sandbox(), AgentSandbox()
+        strategy.prepare(bench.dataset, bench.task, sandbox)
         assert (
             run(
                 sandbox,
@@ -33,7 +33,7 @@ def test_installed_files_stay_and_the_rest_is_reset(grading_bench):
             ).returncode
             == 0
         )
-        found = bench.grade(PATCH, sandbox=sandbox, place=place)
+        found = bench.grade(PATCH, sandbox=sandbox, strategy=strategy)
         assert found.resolved, found.log
         assert run(sandbox, "cat /usr/local/installed; ls junk.py; pgrep sleep").output.startswith(
             "1\nls: cannot access"
@@ -56,13 +56,13 @@ def test_untracked_folders_of_the_image_are_not_submitted(grading_bench, in_plac
             ).returncode
             == 0
         )
-    place = AgentSandbox() if in_place else FreshSandbox()
-    place.prepare(swesmith.dataset, swesmith.task, agents)
+    strategy = AgentSandbox() if in_place else FreshSandbox()
+    strategy.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "git status --porcelain").output == ""
     run(agents, f"{SOLVE}; echo new >new.txt")
     patch = repository.collect_diff(agents)
     assert "new.txt" in patch and len(patch) < 1000
-    assert swesmith.grade(patch, sandbox=agents if in_place else fresh, place=place).resolved
+    assert swesmith.grade(patch, sandbox=agents if in_place else fresh, strategy=strategy).resolved
     if in_place:
         assert run(agents, "ls '.venv/lib/a [b]/big' '!odd \\name '").returncode == 0
 
@@ -79,13 +79,13 @@ def test_hidden_tests_may_lie_in_folders_of_any_name(grading_bench):
     fresh, agents = swesmith.sandbox(), swesmith.sandbox()
     for sandbox in (fresh, agents):
         assert run(sandbox, "mkdir 'my tests' && git mv tests/test_total.py 'my tests/'").returncode == 0
-    place = AgentSandbox()
-    place.prepare(swesmith.dataset, swesmith.task, agents)
+    strategy = AgentSandbox()
+    strategy.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "find . -path '*my tests/*'").output == ""
     run(agents, SOLVE)
     patch = repository.collect_diff(agents)
     assert swesmith.grade(patch, sandbox=fresh).resolved
-    assert swesmith.grade(patch, sandbox=agents, place=place).resolved
+    assert swesmith.grade(patch, sandbox=agents, strategy=strategy).resolved
 
 
 @pytest.mark.parametrize(
