@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.grading import repository
-from agent_server.grading.patches import LARGEST_PARSED, is_patch, statistics
+from agent_server.grading.patches import MAX_PARSED, is_patch, statistics
 from tests.agent_server.grading.grading_bench import HARMLESS, PATCH, SOLVE, graded_in_agent_sandbox, run
 
 
@@ -95,7 +95,7 @@ def test_no_patch_takes_long_or_much_memory_to_count(header):
 
 
 def test_a_patch_that_is_not_parsed_is_counted_by_its_lines():
-    for header in ("diff --git " + "://" * 100_000, "Binary files " + " and " * 100_000, "x" * LARGEST_PARSED):
+    for header in ("diff --git " + "://" * 100_000, "Binary files " + " and " * 100_000, "x" * MAX_PARSED):
         assert counts(f"{header}\n{PATCH}") == (1, 1, 1)
 
 
