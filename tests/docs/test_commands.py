@@ -25,13 +25,13 @@ def shell(command: str, cwd: Path = ROOT, **environment: str) -> str:
     return result.stdout
 
 
-def documented(start: str) -> str:
+def find_command(start: str) -> str:
     """The one documented command that starts with this."""
     [command] = [command for command in all_commands() if command.startswith(start)]
     return command
 
 
-def functions_of(path: Path) -> set[str]:
+def function_names(path: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
@@ -46,8 +46,8 @@ def test_the_tests_that_run_commands_exist():
     for name in tables.RUN_BY_OTHER_TESTS.values():
         path, _, function = name.partition("::")
         assert (ROOT / path).is_file(), name
-        assert function in functions_of(ROOT / path), name
-    here = functions_of(Path(__file__)) | functions_of(ROOT / "tests" / "docs" / "test_pages.py")
+        assert function in function_names(ROOT / path), name
+    here = function_names(Path(__file__)) | function_names(ROOT / "tests" / "docs" / "test_pages.py")
     assert set(tables.RUN_WITH_SUBSTITUTIONS.values()) <= here
 
 
@@ -58,24 +58,24 @@ def test_it_runs_as_written(command):
 
 def test_a_configuration_is_checked():
     assert "valid" in shell(
-        documented(".venv/bin/python -m trainer check FILE").replace("FILE", "scripts/runs/quickstart.toml")
+        find_command(".venv/bin/python -m trainer check FILE").replace("FILE", "scripts/runs/quickstart.toml")
     )
 
 
 def test_a_session_by_hand(server, model):
     model.scripts["key"] = [FIX]
-    create = documented("curl -s localhost:8600/sessions -d").replace("localhost:8600", server.url)
+    create = find_command("curl -s localhost:8600/sessions -d").replace("localhost:8600", server.url)
     # The scripted model can fix one task only; the documented request leaves the choice to the server.
     create = create.replace("http://127.0.0.1:8000", model.url).replace('"api_key"', f'"task_id": "{TASK}", "api_key"')
     session = json.loads(shell(create))["session_id"]
-    get = documented("curl -s 'localhost:8600/sessions/ID").replace("localhost:8600", server.url)
+    get = find_command("curl -s 'localhost:8600/sessions/ID").replace("localhost:8600", server.url)
     view = json.loads(shell(get.replace("ID-FROM-THAT-ANSWER", session)))
     assert (view["status"], view["reward"]) == ("completed", 1.0)
 
 
 def test_limits_by_hand(server):
-    before = json.loads(shell(documented("curl -s localhost:8600/limits").replace("localhost:8600", server.url)))
-    patch = documented("curl -s -X PATCH localhost:8600/limits").replace("localhost:8600", server.url)
+    before = json.loads(shell(find_command("curl -s localhost:8600/limits").replace("localhost:8600", server.url)))
+    patch = find_command("curl -s -X PATCH localhost:8600/limits").replace("localhost:8600", server.url)
     assert json.loads(shell(patch)) == before | {"train": 32, "gradings": 4}
 
 
@@ -109,9 +109,9 @@ def test_a_dataset_of_your_own(demo_image, tmp_path):
         "solution": diff({source: BUGGY}, {source: FIXED}, tmp_path / "diff"),
     }
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    validate = documented(".venv/bin/python -m agent_server validate --tasks rows.jsonl")
+    validate = find_command(".venv/bin/python -m agent_server validate --tasks rows.jsonl")
     validate = validate.replace(".venv", str(ROOT / ".venv")).replace("/data/images", str(images))
-    setting = documented("export PYTHONPATH=").replace("/my/code", f"{tmp_path}:{ROOT}")
+    setting = find_command("export PYTHONPATH=").replace("/my/code", f"{tmp_path}:{ROOT}")
     shell(f"{setting}; {validate} --jobs 1 --report report.json", cwd=tmp_path, TMPDIR=str(tmp_path))
     cases = json.loads((tmp_path / "report.json").read_text())["cases"]
     assert cases["gold"]["resolved"] == 1 and {case for case in cases if cases[case]["resolved"]} == {"gold"}

@@ -13,14 +13,14 @@ from tests.docs.blocks import PAGES, ROOT
 from trainer.config.schema import Config, config_keys
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-OF_THE_CLIENT = {"AGENT_SERVER_URL"}
+CLIENT_VARIABLES = {"AGENT_SERVER_URL"}
 
 
 def page_text(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-def section_of(text: str, heading: str) -> str:
+def read_section(text: str, heading: str) -> str:
     """The text below a heading, up to the next one."""
     return re.split(r"^#+ ", text.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
@@ -70,7 +70,7 @@ def test_a_stale_table_is_reported(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_and_keys_exist(page):
     text = page.read_text()
-    settings = {variable(name) for name in Settings.model_fields} | OF_THE_CLIENT
+    settings = {variable(name) for name in Settings.model_fields} | CLIENT_VARIABLES
     assert set(re.findall(r"\bAGENT_SERVER_[A-Z0-9_]*[A-Z0-9]\b", text)) <= settings
     sections = "|".join(Config.model_fields)
     named = set(re.findall(rf"`((?:{sections})\.[a-z_]+)`", text))
@@ -86,7 +86,9 @@ def test_files_named_in_text_exist(page):
 
 @pytest.mark.parametrize("heading, model", [("Session request", SessionRequest), ("Session", SessionView)])
 def test_the_contract_lists_every_field(heading, model):
-    rows = [line.split("|") for line in section_of(page_text("contract.md"), heading).splitlines() if line[:3] == "| `"]
+    rows = [
+        line.split("|") for line in read_section(page_text("contract.md"), heading).splitlines() if line[:3] == "| `"
+    ]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row[1])} == set(model.model_fields)
     if model is SessionRequest:
         for row in rows:
@@ -95,7 +97,7 @@ def test_the_contract_lists_every_field(heading, model):
 
 
 def test_the_contract_lists_every_status():
-    text = section_of(page_text("contract.md"), "Session")
+    text = read_section(page_text("contract.md"), "Session")
     assert all(f"`{status}`" in text for status in Status)
 
 
@@ -103,5 +105,5 @@ def test_metrics_are_those_of_the_server(server):
     exposed = requests.get(f"{server.url}/metrics", timeout=10).text
     served = {name.removeprefix("agent_server_") for name in re.findall(r"^# TYPE (agent_server_\w+)", exposed, re.M)}
     served = {re.sub("_(total|created)$", "", name) for name in served}
-    rows = re.findall(r"^\| (`.*?) \|", section_of(page_text("agent-server.md"), "Metrics and logs"), re.M)
+    rows = re.findall(r"^\| (`.*?) \|", read_section(page_text("agent-server.md"), "Metrics and logs"), re.M)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == served
