@@ -1,4 +1,4 @@
-"""`python -m agent_server`: checks settings, rows, images, Apptainer and port, then becomes gunicorn.
+"""`python -m agent_server`: checks settings, rows, images, Apptainer and port, then execs gunicorn.
 
 Invariant: a configuration that cannot work is refused before a port is open.
 """

@@ -87,7 +87,8 @@ class Settings(BaseModel):
     )
     penalties: Penalties = Field(
         {},
-        description="added to the reward by the agent's exit status, for example LimitsExceeded=-0.5,FormatError=-0.2",
+        description="added to the reward by the agent's exit status,"
+        " for example LimitsExceeded=-0.5,RepeatedFormatError=-0.2",
     )
     seed: int = Field(0, description="seed of the training epochs' order")
     session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
@@ -243,7 +244,7 @@ def variable(field: str) -> str:
 
 
 def describe() -> str:
-    """One line a setting: variable, default and meaning."""
+    """One line per setting: variable, default and meaning."""
     return "\n".join(
         f"  {variable(name):40} {_default_text(field):10}  {field.description}"
         for name, field in Settings.model_fields.items()

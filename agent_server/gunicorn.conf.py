@@ -1,4 +1,4 @@
-"""gunicorn's configuration: one process, because one loop decides; many threads, because clients long-poll.
+"""gunicorn's configuration: one process, since only one dispatcher may run; many threads, since clients long-poll.
 
 Threads start on demand, so a high ceiling costs nothing until clients wait.
 """

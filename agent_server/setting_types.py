@@ -40,7 +40,7 @@ class Address:
             raise ValueError("its path must not go up")
         return cls(parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], path)
 
-    def contains(self, other: "Address") -> bool:
+    def is_prefix_of(self, other: "Address") -> bool:
         """Same scheme, host and port, and `other`'s path begins with this one's segments."""
         same_origin = (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
         return same_origin and other.path[: len(self.path)] == self.path
@@ -59,7 +59,7 @@ def _parse_base_url(url: str) -> Address:
 
 
 def parse_penalties(text: str) -> dict[str, float]:
-    """Agent exit status -> number from -1 to 0, from `LimitsExceeded=-0.5,FormatError=-0.2`. Raises ValueError."""
+    """Agent exit status -> number from -1 to 0, from `LimitsExceeded=-0.5,TimeExceeded=-0.2`. Raises ValueError."""
     penalties: dict[str, float] = {}
     for entry in _entries(text):
         status, _, number = (part.strip() for part in entry.rpartition("="))

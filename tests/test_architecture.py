@@ -1,4 +1,4 @@
-"""Architecture rules: imports between the packages, module docstrings, imports without side effects, and the page
+"""Architecture rules: import boundaries of the packages, module docstrings, imports without side effects, and the page
 that lists every file. Read from the source, so that an unused path cannot hide a violation."""
 
 import ast
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted(
     path for package in ("client", "agent_server", "trainer", "setup") for path in (ROOT / package).rglob("*.py")
 )
-# Import name -> the only places that may import it, as path prefixes.
-CONFINED = {
+# Import name -> the only importers allowed, as path prefixes.
+ALLOWED_IMPORTERS = {
     "vllm": ("trainer/engines/",),
     "ray": ("agent_server/executors/ray.py", "trainer/actors/ranks", "trainer/engines/"),
     "megatron": ("trainer/actors/megatron_",),
@@ -26,11 +26,12 @@ CONFINED = {
     # would drift.
     "agent_server": ("agent_server/", "setup/images/", "setup/check/"),
 }
-# Package -> modules that it must not load when it is imported, directly or through other modules.
-NEVER_LOADED_BY = {
+# Package -> modules that its import must not load, directly or through other modules.
+FORBIDDEN_IMPORTS = {
     "agent_server.scheduling": ("agent_server.agents", "agent_server.grading", "agent_server.worker.session")
 }
-HOMELESS = {"utils", "helpers", "common", "misc"}
+# Of modules and packages: a name must state a purpose.
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 
 
 def relative(path: Path) -> str:
@@ -60,9 +61,9 @@ def _executed(node: ast.AST):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_imports_respect_the_rooms(path: Path):
+def test_imports_respect_the_boundaries(path: Path):
     for name in imports(path):
-        allowed = CONFINED.get(name.split(".")[0])
+        allowed = ALLOWED_IMPORTERS.get(name.split(".")[0])
         assert allowed is None or relative(path).startswith(allowed), (
             f"{relative(path)} imports {name}; only {', '.join(allowed)} may"
         )
@@ -74,8 +75,8 @@ def test_client_imports_neither_side_and_few_libraries():
         assert {name.split(".")[0] for name in imports(path)} <= allowed, path
 
 
-@pytest.mark.parametrize("package", NEVER_LOADED_BY)
-def test_a_package_does_not_load_what_it_must_not_know(package: str):
+@pytest.mark.parametrize("package", FORBIDDEN_IMPORTS)
+def test_a_package_does_not_load_a_forbidden_module(package: str):
     modules = {_module(path): path for path in SOURCES}
     pending = [name for name in modules if name == package or name.startswith(f"{package}.")]
     assert pending, f"there is no package {package}"
@@ -86,7 +87,7 @@ def test_a_package_does_not_load_what_it_must_not_know(package: str):
             loaded_by[name] = importer
             pending.append(name)
     for name, importer in loaded_by.items():
-        assert not (name + ".").startswith(tuple(f"{banned}." for banned in NEVER_LOADED_BY[package])), (
+        assert not (name + ".").startswith(tuple(f"{banned}." for banned in FORBIDDEN_IMPORTS[package])), (
             f"{package} loads {name}, through {importer}"
         )
 
@@ -96,7 +97,7 @@ def _module(path: Path) -> str:
 
 
 def test_no_module_without_a_purpose():
-    assert not [path for path in SOURCES if HOMELESS & set(path.relative_to(ROOT).with_suffix("").parts)]
+    assert not [path for path in SOURCES if FORBIDDEN_NAMES & set(path.relative_to(ROOT).with_suffix("").parts)]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

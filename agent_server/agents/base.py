@@ -78,7 +78,7 @@ class Agent(Protocol):
         `seconds`: receives the wall seconds of the agent's phases, for example `model` and `commands`.
 
         Raises ModelError, SandboxError or AgentError for failures that the agent did not cause.
-        KeyboardInterrupt means that the session is cancelled: do not catch it.
+        KeyboardInterrupt means that the session is cancelled or over its time: do not catch it.
         """
 
 

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from agent_server.agents.base import AgentResult, ModelEndpoint
-from agent_server.agents.relay import Relay
+from agent_server.agents.relay import SandboxRelay
 from agent_server.agents.upstream import Upstream
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes.base import CommandResult, Sandbox
@@ -46,7 +46,7 @@ class CommandAgent:
         upstream = Upstream(endpoint)
         sandbox.write_file(PROBLEM_FILE, problem_statement)
         try:
-            with Relay(sandbox.shell_pid, upstream) as relay:
+            with SandboxRelay(sandbox.shell_pid, upstream) as relay:
                 script = f"{_exports(relay.port)}\n{self._command}"
                 result = sandbox.run(script, cwd=REPOSITORY, timeout_s=agent_timeout_s)
         except SandboxLimitExceeded as exceeded:

@@ -30,7 +30,7 @@ from client.errors import (
 log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
 SUBMIT_LINE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-MODEL_ATTEMPTS = 4
+MODEL_TRIES = 4
 MODEL_CLASSES = {"text": "LitellmTextbasedModel", "tools": "LitellmModel"}
 
 
@@ -77,7 +77,7 @@ def preload() -> None:
         MSWEA_SILENT_STARTUP="1",
         MSWEA_CONFIGURED="true",
         MSWEA_COST_TRACKING="ignore_errors",
-        MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT=str(MODEL_ATTEMPTS),
+        MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT=str(MODEL_TRIES),
     )
     import litellm
     import minisweagent.agents.default
@@ -181,10 +181,8 @@ class MiniAgent:
             raise
         except Exception as error:
             if _is_context_overflow(error):
-                answered = (
-                    agent.n_calls - 1
-                )  # mini-swe-agent counts a call before it makes it; the last one was refused
-                return AgentResult("ContextWindowExceeded", False, "", answered)
+                # mini-swe-agent counts a call before it makes it, and the last one was refused.
+                return AgentResult("ContextWindowExceeded", False, "", agent.n_calls - 1)
             raise _to_stack_error(error) from error
         finally:
             seconds["commands"] = environment.seconds

@@ -1,4 +1,4 @@
-"""Resolution of the setting AGENT_SERVER_AGENT to an agent.
+"""Loads the agent that AGENT_SERVER_AGENT names.
 
 Invariant: a setting that `load_agent` accepts when the server starts gives every worker its agent.
 """

@@ -34,7 +34,7 @@ SILENT.disabled = True
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
-class Relay:
+class SandboxRelay:
     """Context manager that serves `upstream` at 127.0.0.1:`port` of a sandbox. Leaving it aborts calls in flight."""
 
     def __init__(self, pid: int, upstream: Upstream):

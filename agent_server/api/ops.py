@@ -1,4 +1,4 @@
-"""Calls for operators: health, readiness, metrics, limits. None of them names a session.
+"""Routes for operators: health, readiness, metrics, limits.
 
 Invariant: health and readiness need no token, everything else does.
 """

@@ -1,4 +1,4 @@
-"""The list of task ids."""
+"""Route that lists the task ids."""
 
 from flask import Blueprint, Response, current_app, jsonify
 

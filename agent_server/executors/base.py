@@ -1,4 +1,4 @@
-"""Interface between scheduling and running: an executor starts workers, reports their ends, and signals them."""
+"""Interface between scheduling and running: an executor starts workers, reports when they exit, and signals them."""
 
 import signal
 from typing import Protocol

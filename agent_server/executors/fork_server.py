@@ -1,7 +1,7 @@
-"""Fork server: a process with the agent preloaded, so that a worker starts in milliseconds and shares its memory.
+"""Fork server: a process with the agent preloaded. Its workers start in milliseconds and share its memory.
 
 Run as `python -m agent_server.executors.fork_server FD`, FD being one end of a socket pair. It receives the settings
-(JSON) first and answers READY; then it receives one Job a request and answers the worker's pid.
+(JSON) first and answers READY; then it receives one Job per request and answers the worker's pid.
 Invariant: single-threaded, so that forking is safe; workers outlive it and need nothing from it.
 """
 

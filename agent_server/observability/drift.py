@@ -1,4 +1,4 @@
-"""Drift alarm: a share of zero rewards or time-outs that grows, for instance with the load.
+"""Drift alarm: a share of unresolved tasks or time-outs that grows, for instance with the load.
 
 On an overloaded machine commands and tests time out, and such sessions still count. The alarm compares the latest
 sessions with those before them, and reports the number of running sessions and the machine's load beside it.
@@ -19,9 +19,9 @@ from client.wire import Status
 log = logging.getLogger(__name__)
 LATEST = 100  # the sessions compared
 BEFORE = 400  # the sessions before them, at most
-FEWEST = 50  # of each, for a comparison
+MIN_SESSIONS = 50  # of each, for a comparison
 Z = 4.0  # by chance about one comparison in 30,000
-SIGNS = ("zero_reward", "time_out")
+SIGNS = ("unresolved", "time_out")
 TIMEOUT_CODES = {"grader_timeout", "sandbox_start", "model_unreachable"}
 OUT_OF_TIME = ("TimeExceeded",)
 
@@ -51,7 +51,7 @@ class Drift:
         return (
             f"the share of {self.sign} sessions went from {self.before:.0%} to {self.latest:.0%},"
             f" sessions at once from {self.running_before:.0f} to {self.running_latest:.0f},"
-            f" load a core from {self.load_before:.1f} to {self.load_latest:.1f};"
+            f" load per core from {self.load_before:.1f} to {self.load_latest:.1f};"
             " if the trainer's policy did not change, lower the limits (PATCH /limits) or raise the time limits"
         )
 
@@ -90,7 +90,7 @@ def signs(event: Event) -> frozenset[str]:
     """Signs of a session, from its last event."""
     found = set()
     if event["name"] == Status.COMPLETED and not event.get("resolved", event.get("reward", 0.0) > 0.0):
-        found.add("zero_reward")
+        found.add("unresolved")
     if (event.get("error") or {}).get("code") in TIMEOUT_CODES or event.get("agent_exit_status") in OUT_OF_TIME:
         found.add("time_out")
     return frozenset(found)
@@ -103,7 +103,7 @@ def share(sessions: Collection[EndedSession], sign: str) -> float:
 
 def drifts(before: list[EndedSession], latest: list[EndedSession]) -> list[Drift]:
     """Signs whose share grew by more than chance. Pure."""
-    if len(before) < FEWEST or len(latest) < FEWEST:
+    if len(before) < MIN_SESSIONS or len(latest) < MIN_SESSIONS:
         return []
     found = []
     for sign in SIGNS:

@@ -1,7 +1,7 @@
 """Events of sessions as dicts, and the file events.jsonl.
 
 An event has `id, at` (Unix seconds), `session_id, name, run_id, group_id, mode, task_id`, and fields of its own.
-Invariant: events.jsonl holds one JSON object a line, oldest first, and is rotated by size.
+Invariant: events.jsonl holds one JSON object per line, oldest first, and is rotated by size.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Log of the server: one JSON object a line on standard error, with the ids of session and group where known.
+"""Log of the server: one JSON object per line on standard error, with the ids of session and group where known.
 
 Invariant: every line is valid JSON, whatever the message.
 """

@@ -120,7 +120,7 @@ class _Gauges(Collector):
             yield GaugeMetricFamily(f"agent_server_{name}", meaning, value=value)
 
 
-SANDBOX_PROCESS = "starter"  # Apptainer's program, one a sandbox
+SANDBOX_PROCESS = "starter"  # Apptainer's program, one per sandbox
 INSTANCES = Path.home() / ".apptainer" / "instances" / "app"
 
 

@@ -1,6 +1,6 @@
-"""Publisher of the store's outbox: long polls, events.jsonl, metrics and the log get every event once.
+"""Publisher of the store's outbox: long polls, events.jsonl, metrics and the log receive every event once.
 
-Invariant: long polls hear of an end before the event is written, also where the file cannot be written. The store
+Invariant: long polls are woken before the event is written, also where the file cannot be written. The store
 counts what is published, so a restart continues there; a crash between writing and counting repeats the last batch,
 and the events' `id` shows it.
 """

@@ -1,4 +1,4 @@
-"""Function calls inside a sandbox's namespaces, each in a forked child.
+"""Runs functions inside a sandbox's namespaces, each in a forked child.
 
 A child is needed because a process with threads may not enter a user namespace, and because a process is in a PID
 namespace only if it was born there. The child executes no program and keeps its mounts, so it needs nothing of the

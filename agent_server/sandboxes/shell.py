@@ -1,4 +1,4 @@
-"""Persistent shell in a sandbox: one process for a session, a new bash for each command.
+"""Persistent shell in a sandbox: one process per session, a new bash per command.
 
 A command costs a fork and an exec inside, about 2 ms, instead of the start of a sandbox.
 Invariant: `run` returns within its timeout plus KILL_REPLY_TIMEOUT_S and the kill itself (about 0.1 s), whatever the

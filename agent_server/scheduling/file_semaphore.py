@@ -1,7 +1,7 @@
 """Semaphores across processes, made of kernel file locks: they bound sandbox starts and gradings at once.
 
-One lock file a slot. Workers outlive the server and may be killed at any moment; the kernel frees a lock as soon as its
-holder is gone. Waiting workers queue at one further lock, and only the first of that queue polls for a free slot.
+One lock file per slot. Workers outlive the server and may be killed at any moment; the kernel frees a lock as soon as
+its holder is gone. Waiting workers queue at one further lock, and only the first of that queue polls for a free slot.
 Invariant: never more holders than `slots()`, though lowering it ends no holder; a waiting worker can be interrupted.
 """
 

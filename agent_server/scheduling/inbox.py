@@ -1,7 +1,7 @@
 """Inbox of wake-up datagrams from workers and the API.
 
-Invariant: one open inbox a work directory, so that two servers never share one. A datagram carries no data: a lost one
-delays the next pass of the server's loop, and loses nothing.
+Invariant: one open inbox per work directory, so that two servers never share one. A datagram carries no data: a lost
+one delays the next pass of the server's loop, and loses nothing.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Per-session wake-ups for long polls: an end wakes only the requests that wait for it.
+"""Per-session wake-ups for long polls: a session's end wakes only the requests that wait for that session.
 
 Invariant: a request registers before it reads the store, so an end between the read and the wait is not missed.
 """

@@ -1,6 +1,6 @@
-"""The server's loop: one thread that runs a list of steps after each notification, and at least every half second.
+"""Server loop: one thread that runs a list of steps after each notification, and at least every half second.
 
-Invariant: a failed pass is logged and repeated; no failure ends the loop.
+Invariant: a failed pass is logged and repeated within about a second; no failure ends the loop.
 """
 
 import logging

@@ -16,7 +16,7 @@ SWEEP_S = 30.0
 
 
 class Retention:
-    """The retention times are settings."""
+    """Sweeps of one server. The retention times are settings."""
 
     def __init__(self, settings: Settings, store: Store):
         self._settings, self._store = settings, store

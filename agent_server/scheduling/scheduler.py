@@ -1,4 +1,4 @@
-"""Admission of queued sessions: first in, first out, with one limit a mode.
+"""Admission of queued sessions: first in, first out, with one limit per mode.
 
 Invariant: pure; no process, no store, no clock.
 """

@@ -68,7 +68,7 @@ def retry_while_locked(db: sqlite3.Connection, query: str, *values: Any) -> sqli
     SQLite's own retries are up to 100 ms apart, long beside a write of one.
     """
     try:
-        return db.execute(query, values)  # the usual case, without tenacity's 50 microseconds a call
+        return db.execute(query, values)  # the usual case, without tenacity's 50 microseconds per call
     except sqlite3.OperationalError as refused:
         if not _is_locked(refused):
             raise

@@ -1,4 +1,4 @@
-"""Leases of task rows: each group works on one row, each run goes through the epochs by itself.
+"""Leases of task rows: a group keeps one row, and each run goes through its own epochs.
 
 Each function runs inside an open write transaction.
 Invariant: the samples of a group share one row, and a run leases every row once before it leases any again. A group

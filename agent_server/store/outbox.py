@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import Any
 
-from agent_server.store.counters import PUBLISHED, read_counter, set_counter
+from agent_server.store.counters import PUBLISHED, read_value, set_value
 
 SELECT_UNPUBLISHED = (
     "SELECT e.id, e.at, e.session_id, e.name, e.data, s.run_id, s.group_id, s.mode, s.task_id FROM events AS e"
@@ -28,12 +28,12 @@ def add_event(db: sqlite3.Connection, session_id: str, name: str, data: dict[str
 
 def mark_published(db: sqlite3.Connection, event_id: int) -> None:
     """Mark all events up to this one as published."""
-    set_counter(db, PUBLISHED, event_id)
+    set_value(db, PUBLISHED, event_id)
 
 
 def drop_published(db: sqlite3.Connection, before: float) -> None:
     """Drop published events older than `before` (Unix seconds) of sessions that are no longer on record."""
     db.execute(
         "DELETE FROM events WHERE at < ? AND id <= ? AND session_id NOT IN (SELECT id FROM sessions)",
-        (before, read_counter(db, PUBLISHED, default=0)),
+        (before, read_value(db, PUBLISHED, default=0)),
     )

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from agent_server.store import leases, outbox
-from agent_server.store.counters import read_counter
+from agent_server.store.counters import read_value
 from client.errors import ServerBusy
 from client.wire import SessionRequest, Status
 
@@ -26,7 +26,7 @@ class Fenced(Exception):
 
 def check_queue_limit(db: sqlite3.Connection) -> None:
     """Raises ServerBusy where the queue is full."""
-    limit = read_counter(db, "queue")
+    limit = read_value(db, "queue")
     if limit is None:
         return
     (n_queued,) = db.execute("SELECT COUNT(*) FROM sessions WHERE status = 'queued'").fetchone()
@@ -60,10 +60,10 @@ def insert(db: sqlite3.Connection, session_id: str, request: SessionRequest, tas
 
 
 def _warn_of_large_group(db: sqlite3.Connection, session_id: str, request: SessionRequest) -> None:
-    """One event a group, at the first request over the limit: a trainer that starts whole groups would deadlock."""
+    """One event per group, at the first request over the limit: a trainer that starts whole groups would deadlock."""
     query = "SELECT COUNT(*) FROM sessions WHERE run_id = ? AND mode = ? AND group_id = ? AND ended_at IS NULL"
     (alive,) = db.execute(query, (request.run_id, request.mode, request.group_id)).fetchone()
-    limit = read_counter(db, request.mode)
+    limit = read_value(db, request.mode)
     if limit is not None and alive == limit + 1:
         variable = f"AGENT_SERVER_{request.mode.upper()}_CONCURRENCY"
         remedy = f"raise {variable} to the group's size if its samples must run together"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_server.store import leases, outbox, sessions, views
-from agent_server.store.counters import PUBLISHED, set_counter
+from agent_server.store.counters import PUBLISHED, set_value
 from agent_server.store.database import Database
 from agent_server.store.sessions import ACTIVE, Fenced
 from agent_server.tasks.order import TaskOrder
@@ -91,7 +91,7 @@ class Store(Database):
         """Change some limits, for the server and for running workers. No running session is stopped."""
         with self.transaction() as db:
             for name, value in limits.items():
-                set_counter(db, name, value)
+                set_value(db, name, value)
 
     # --- the server's loop ------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Catalog:
         by_file: dict[Path, _File] = {}
         self._files: dict[Mode, _File] = {}
         for mode in MODES:
-            path = _file_of(data_path, mode)
+            path = _find_file(data_path, mode)
             if path not in by_file:
                 by_file[path] = _File(path, dataset, excluded, default_image)
             self._files[mode] = by_file[path]
@@ -138,7 +138,7 @@ def open_catalog(settings: Settings) -> Catalog:
     return Catalog(settings.data_path, settings.dataset, settings.exclude, settings.default_image)
 
 
-def _file_of(data_path: Path, mode: Mode) -> Path:
+def _find_file(data_path: Path, mode: Mode) -> Path:
     if data_path.is_file():
         return data_path
     for suffix in (".parquet", ".jsonl"):

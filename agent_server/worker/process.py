@@ -22,7 +22,7 @@ from agent_server.worker import signals
 from agent_server.worker.costs import SessionCosts
 from agent_server.worker.job import MAX_ATTEMPTS, Job
 from agent_server.worker.notification import notify
-from agent_server.worker.session import Session
+from agent_server.worker.session import SessionRunner
 from agent_server.worker.store_retry import retry_on_full_disk
 from client.errors import Cancelled, OutOfMemory, StackError
 from client.wire import Status
@@ -70,7 +70,7 @@ def _run_session(job: Job, settings: Settings, store: Store, costs: SessionCosts
     process = read_process(os.getpid())
     assert process is not None  # /proc has the process that reads it
     store.register_worker(job.session_id, job.attempt, process.pid, process.start_ticks)
-    result, grade = Session(job, settings, store, costs).run()
+    result, grade = SessionRunner(job, settings, store, costs).run()
     return {
         "status": Status.COMPLETED,
         "agent_exit_status": result.exit_status,

@@ -27,8 +27,8 @@ from client.errors import AgentError, DiskFull, SandboxLimitExceeded, SandboxSta
 AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 
 
-class Session:
-    """Runs one attempt at a session: agent, then grading. The store learns each state before it begins."""
+class SessionRunner:
+    """Runs one attempt at a session: agent, then grading. The store has each state before it begins."""
 
     def __init__(self, job: Job, settings: Settings, store: Store, costs: SessionCosts):
         self._job, self._settings, self._store, self._costs = job, settings, store, costs

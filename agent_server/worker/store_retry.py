@@ -1,4 +1,4 @@
-"""Retries of a worker's writes to the store while its disk is full."""
+"""Retries a worker's writes to the store while the disk is full."""
 
 import logging
 from collections.abc import Callable

@@ -97,7 +97,7 @@ class RunningServer:
     def session_processes(self, worker: int) -> list[int]:
         """The worker and everything it started: they share its process group, or sit in a sandbox below it."""
         return (
-            [p.pid for p in map(read_process, all_pids()) if p and p.state != "Z" and group_of(p.pid) == worker]
+            [p.pid for p in map(read_process, all_pids()) if p and p.state != "Z" and process_group(p.pid) == worker]
             if worker
             else []
         )
@@ -107,7 +107,7 @@ def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def group_of(pid: int) -> int:
+def process_group(pid: int) -> int:
     try:
         return os.getpgid(pid)
     except ProcessLookupError:

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from agent_server.agents.base import ModelEndpoint
-from agent_server.agents.relay import MAX_CONNECTIONS, Relay
+from agent_server.agents.relay import MAX_CONNECTIONS, SandboxRelay
 from agent_server.agents.upstream import Upstream
 from agent_server.sandboxes import apptainer
 from client.errors import ModelUnreachable
@@ -34,7 +34,7 @@ def listening_model() -> Iterator[tuple[socket.socket, Upstream]]:
         yield model, Upstream(ModelEndpoint(f"http://127.0.0.1:{model.getsockname()[1]}", "k", 600.0))
 
 
-def python(script: str, relay: Relay) -> str:
+def python(script: str, relay: SandboxRelay) -> str:
     """Shell command that runs a Python script; `URL` in it is the address for chat completions."""
     url = f"http://127.0.0.1:{relay.port}/v1/chat/completions"
     return f"python3 - <<'END'\nimport http.client, socket, urllib.request\nURL = {url!r}\n{script}\nEND"
@@ -59,7 +59,7 @@ def test_a_stream_is_forwarded_chunk_by_chunk(sandbox):
     with HTTPServer(("127.0.0.1", 0), Streams) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         upstream = Upstream(ModelEndpoint(f"http://127.0.0.1:{server.server_address[1]}", "k", 10.0))
-        with Relay(sandbox.shell_pid, upstream) as relay:
+        with SandboxRelay(sandbox.shell_pid, upstream) as relay:
             result = sandbox.run(python(CALL, relay), cwd="/", timeout_s=10)
         server.shutdown()
     assert result.output.split() == ["data:", "0", "data:", "1", "data:", "2"]
@@ -70,7 +70,7 @@ def test_the_first_chunk_arrives_while_the_stream_is_open(sandbox):
     script = (
         "answer = urllib.request.urlopen(URL, b'{}'); print(answer.read(5)); open('/tmp/first', 'w'); answer.read()"
     )
-    with listening_model() as (model, upstream), Relay(sandbox.shell_pid, upstream) as relay:
+    with listening_model() as (model, upstream), SandboxRelay(sandbox.shell_pid, upstream) as relay:
         sandbox.run(f"({python(script, relay)}\n) >/tmp/out 2>&1 &", cwd="/", timeout_s=10)
         connection, _ = model.accept()
         with connection:
@@ -88,7 +88,7 @@ try:
 except http.client.IncompleteRead as error:
     print("incomplete", error.partial)
 """
-    with listening_model() as (model, upstream), Relay(sandbox.shell_pid, upstream) as relay:
+    with listening_model() as (model, upstream), SandboxRelay(sandbox.shell_pid, upstream) as relay:
 
         def answer():
             connection, _ = model.accept()
@@ -111,7 +111,7 @@ def test_a_chunked_request_is_forwarded_whole(sandbox, model):
 body = b'{"messages": [{"role": "user", "content": "' + b"x" * 300_000 + b'"}]}'
 print(urllib.request.urlopen(urllib.request.Request(URL, iter([body[:1000], body[1000:]]))).status)
 """
-    with Relay(sandbox.shell_pid, upstream) as relay:
+    with SandboxRelay(sandbox.shell_pid, upstream) as relay:
         result = sandbox.run(python(script, relay), cwd="/", timeout_s=10)
     assert result.output == "200\n" and upstream.n_calls == 1
     assert len(model.requests["chunked"][0]["messages"][0]["content"]) == 300_000
@@ -136,14 +136,14 @@ while True:
     except OSError:
         pass
 """
-    with listening_model() as (_, upstream), Relay(sandbox.shell_pid, upstream) as relay:
+    with listening_model() as (_, upstream), SandboxRelay(sandbox.shell_pid, upstream) as relay:
         result = sandbox.run(python(script, relay), cwd="/", timeout_s=20)
     assert result.output == "True\n200\n"
 
 
 def test_leaving_aborts_the_calls_in_flight(sandbox):
     with listening_model() as (model, upstream):
-        with Relay(sandbox.shell_pid, upstream) as relay:
+        with SandboxRelay(sandbox.shell_pid, upstream) as relay:
             sandbox.run(f"({python(CALL, relay)}\n) >/dev/null 2>&1 &", cwd="/", timeout_s=10)
             connection, _ = model.accept()
             with connection:
@@ -168,7 +168,7 @@ async def wait_closed(server) -> None:
 def test_closing_does_not_wait_for_an_idle_connection(monkeypatch):
     monkeypatch.setattr(asyncio.base_events.Server, "wait_closed", wait_closed)
     with listening_model() as (_, upstream):
-        relay = Relay(os.getpid(), upstream)
+        relay = SandboxRelay(os.getpid(), upstream)
         with relay:
             connection = http.client.HTTPConnection("127.0.0.1", relay.port)
             connection.request("GET", "/v1/models")
@@ -184,7 +184,7 @@ def test_closing_does_not_wait_for_an_idle_connection(monkeypatch):
 def test_malformed_requests_are_not_logged(caplog):
     """A program must not fill the host's disk with tracebacks in the session's log."""
     caplog.set_level(logging.DEBUG)
-    with listening_model() as (_, upstream), Relay(os.getpid(), upstream) as relay:
+    with listening_model() as (_, upstream), SandboxRelay(os.getpid(), upstream) as relay:
         for request in (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b"no request\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", relay.port)) as connection:
                 connection.sendall(request)
@@ -194,18 +194,18 @@ def test_malformed_requests_are_not_logged(caplog):
 
 def test_credentials_in_the_base_url_are_not_sent(model):
     url = model.url.replace("http://", "http://user:password@")
-    with Relay(os.getpid(), upstream := Upstream(ModelEndpoint(f"{url}/", "session key", 10.0))) as relay:
+    with SandboxRelay(os.getpid(), upstream := Upstream(ModelEndpoint(f"{url}/", "session key", 10.0))) as relay:
         assert post(relay) == 200
     assert upstream.failure is None and len(model.requests["session key"]) == 1
 
 
 def test_a_url_that_cannot_be_parsed_is_a_failure_of_the_model():
-    with Relay(os.getpid(), upstream := Upstream(ModelEndpoint("http://[::1/v1", "k", 10.0))) as relay:
+    with SandboxRelay(os.getpid(), upstream := Upstream(ModelEndpoint("http://[::1/v1", "k", 10.0))) as relay:
         assert post(relay) == 502
     assert isinstance(upstream.failure, ModelUnreachable)
 
 
-def post(relay: Relay) -> int:
+def post(relay: SandboxRelay) -> int:
     """Status of a chat completion."""
     connection = http.client.HTTPConnection("127.0.0.1", relay.port, timeout=10.0)
     body = '{"messages": [{"role": "user", "content": "hello"}]}'

@@ -22,8 +22,8 @@ def test_a_share_of_zeros_that_grows_with_load_is_an_alarm_and_goes_again(caplog
     ended(BEFORE, 0.05, chance, alarm)
     assert not any(alarm.alarms.values())
     ended(LATEST, 0.38, chance, alarm)
-    assert alarm.alarms == {"zero_reward": True, "time_out": False} and 0.25 < alarm.shares["zero_reward"] < 0.5
-    assert sum("zero_reward sessions went from" in record.getMessage() for record in caplog.records) == 1
+    assert alarm.alarms == {"unresolved": True, "time_out": False} and 0.25 < alarm.shares["unresolved"] < 0.5
+    assert sum("unresolved sessions went from" in record.getMessage() for record in caplog.records) == 1
     ended(LATEST, 0.05, chance, alarm)
     assert not any(alarm.alarms.values())
 
@@ -37,7 +37,7 @@ def test_chance_and_improvement_are_no_alarm(seed):
         assert not any(alarm.alarms.values())
 
 
-def test_time_outs_and_zero_rewards_are_separate_signs():
+def test_time_outs_and_unresolveds_are_separate_signs():
     alarm = DriftAlarm()
     for _ in range(BEFORE):
         alarm.observe(event("completed", resolved=True))
@@ -45,11 +45,11 @@ def test_time_outs_and_zero_rewards_are_separate_signs():
         alarm.observe(
             event("failed", error={"code": "grader_timeout"}) if number % 3 == 0 else event("completed", resolved=True)
         )
-    assert alarm.alarms == {"zero_reward": False, "time_out": True}
+    assert alarm.alarms == {"unresolved": False, "time_out": True}
 
 
 def test_an_alarm_reports_running_sessions_and_load():
-    few, many = EndedSession(frozenset(), 4, 0.5), EndedSession(frozenset({"zero_reward"}), 64, 8.0)
+    few, many = EndedSession(frozenset(), 4, 0.5), EndedSession(frozenset({"unresolved"}), 64, 8.0)
     (drift,) = drifts([few] * 100, [many] * 100)
-    assert "from 0% to 100%, sessions at once from 4 to 64, load a core from 0.5 to 8.0" in str(drift)
+    assert "from 0% to 100%, sessions at once from 4 to 64, load per core from 0.5 to 8.0" in str(drift)
     assert drifts([few] * 10, [many] * 100) == []
