@@ -23,9 +23,9 @@ from client.errors import (
 from client.wire import SessionRequest, SessionView
 
 CONNECT_TIMEOUT_S = 5.0
-LONGEST_WAIT_S = 3600.0  # `wait` of a long poll
-LONGEST_PAUSE_S = 5.0  # between two tries, and between two polls of a server that holds no long polls
-LONGEST_RETRY_AFTER_S = 60.0
+MAX_WAIT_S = 3600.0  # `wait` of a long poll
+MAX_PAUSE_S = 5.0  # between two tries, and between two polls of a server that holds no long polls
+MAX_RETRY_AFTER_S = 60.0
 REQUEST_ERRORS = {400: InvalidRequest, 401: Unauthorized, 404: NotFound, 409: Conflict}
 
 
@@ -72,13 +72,13 @@ class AgentServerClient:
         pause_s = 1.0
         while (left_s := deadline - time.monotonic()) > 0:
             asked_at = time.monotonic()
-            view = self.get(session_id, wait_s=min(left_s, LONGEST_WAIT_S))
+            view = self.get(session_id, wait_s=min(left_s, MAX_WAIT_S))
             if view.status.terminal:
                 return view
             held_s, left_s = time.monotonic() - asked_at, deadline - time.monotonic()
             if held_s < pause_s and left_s > 0:  # the server does not hold long polls, or not for long
                 time.sleep(min(pause_s, left_s))
-                pause_s = min(pause_s + 1.0, LONGEST_PAUSE_S)
+                pause_s = min(pause_s + 1.0, MAX_PAUSE_S)
         raise TimeoutError(f"session {session_id} did not end within {timeout_s:g} s; cancel it or wait longer")
 
     def cancel(self, session_id: str) -> None:
@@ -109,9 +109,9 @@ class AgentServerClient:
                 left_s = down_since + self.outage_s - now
             if left_s <= 0:
                 raise self._give_up(f"{method} {self.url}{path}", fault, busy)
-            asked_s = min(float(retry_after), LONGEST_RETRY_AFTER_S) if retry_after.isdigit() else 0.0
+            asked_s = min(float(retry_after), MAX_RETRY_AFTER_S) if retry_after.isdigit() else 0.0
             time.sleep(min(asked_s or pause_s, left_s))
-            pause_s = min(pause_s + 1.0, LONGEST_PAUSE_S)
+            pause_s = min(pause_s + 1.0, MAX_PAUSE_S)
 
     def _give_up(self, call: str, fault: str, busy: bool) -> ServerError:
         if busy:

@@ -34,7 +34,7 @@ class JsonHandler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True  # the caller is gone
 
-    def caller_gone(self) -> bool:
+    def client_disconnected(self) -> bool:
         """True if the caller has closed the connection. Does not block."""
         poll = select.poll()  # select() takes no descriptor above 1023
         try:

@@ -27,7 +27,7 @@ def ports(config: Config) -> Iterator[tuple[str, str, int]]:
         yield "the agent server (agent_server.port)", config.agent_server.host, config.agent_server.port
 
 
-def engine(config: Config, model: Path, log: Path) -> VllmEngine:
+def build_engine(config: Config, model: Path, log: Path) -> VllmEngine:
     """The vLLM server that serves the weights in `model`."""
     settings = config.engine
     return VllmEngine(
@@ -43,7 +43,7 @@ def engine(config: Config, model: Path, log: Path) -> VllmEngine:
     )
 
 
-def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
+def build_gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
     """The gateway's process; `token` opens its control routes."""
     settings = config.gateway
     command = [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model)]
@@ -55,7 +55,7 @@ def gateway(config: Config, model: Path, engine_url: str, token: str, log: Path)
     )
 
 
-def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
+def build_agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
     """The agent server of a run that names no other one; its records and trajectories go to `work_dir`."""
     env = dict(
         os.environ,
@@ -72,7 +72,7 @@ def agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
     return Service("agent server", [sys.executable, "-m", "agent_server"], env, log, url + "/healthz")
 
 
-def client_settings(config: Config, io_root: Path, run_id: str) -> ClientSettings:
+def build_client_settings(config: Config, io_root: Path, run_id: str) -> ClientSettings:
     """Command, environment and limits of the client processes."""
     server, rollout = config.agent_server, config.rollout
     return ClientSettings(
@@ -88,7 +88,7 @@ def client_settings(config: Config, io_root: Path, run_id: str) -> ClientSetting
     )
 
 
-def actor(config: Config, model: Path) -> Actor:
+def build_actor(config: Config, model: Path) -> Actor:
     """The actor, with the weights in `model` loaded."""
     import torch  # late: the import takes seconds, during which vLLM already starts
     from transformers.utils import logging
@@ -109,7 +109,7 @@ def actor(config: Config, model: Path) -> Actor:
     )
 
 
-def decoder(model: Path) -> Callable[[Sequence[int]], str]:
+def build_decoder(model: Path) -> Callable[[Sequence[int]], str]:
     """A function from token ids to text, for the trajectories only."""
     from transformers import AutoTokenizer  # late, as with torch
 

@@ -67,12 +67,12 @@ def _prepare(
     """Start every component with `start`. Returns the loop once all of them are ready."""
     model = resume.weights if resume else config.model.path
     logs, token = run_dir.path / "logs", secrets.token_hex(16)
-    engine = build.engine(config, model, logs / "vllm.log")
-    gateway = build.gateway(config, model, engine.url, token, logs / "gateway.log")
+    engine = build.build_engine(config, model, logs / "vllm.log")
+    gateway = build.build_gateway(config, model, engine.url, token, logs / "gateway.log")
     services: list[ChildServer] = [engine, gateway]
     if config.agent_server.url is None:
         work_dir = run_dir.path / "agent_server"
-        services.append(build.agent_server(config.agent_server, work_dir, logs / "agent_server.log"))
+        services.append(build.build_agent_server(config.agent_server, work_dir, logs / "agent_server.log"))
 
     display.phase("starting")
     names = "vLLM and gateway" if config.agent_server.url else "vLLM, gateway and agent server"
@@ -82,10 +82,10 @@ def _prepare(
     if config.agent_server.url is None:  # first: it starts fastest, and it checks rows and images
         services[-1].wait_ready(config.agent_server.start_timeout_s)
     display.phase("loading the actor")
-    actor = build.actor(config, model)
+    actor = build.build_actor(config, model)
     if resume:
         actor.load_state(resume.state)
-    run_dir.decode = build.decoder(model)
+    run_dir.decode = build.build_decoder(model)
     display.phase("waiting for the gateway and vLLM")
     gateway.wait_ready(config.gateway.start_timeout_s)
     engine.wait_ready(config.engine.start_timeout_s)
@@ -98,7 +98,7 @@ def _prepare(
     control = GatewayControl(build.control_url(config), token)
     # An agent server keeps the task row of a group id as long as it lives, so ids must differ from run to run.
     run_id = f"{run_dir.path.name}-{secrets.token_hex(3)}"
-    settings = build.client_settings(config, run_dir.path / "sessions", run_id)
+    settings = build.build_client_settings(config, run_dir.path / "sessions", run_id)
     rollouts = RolloutManager(settings, control, interrupts, health_check)
     checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
     components = Components(engine, control, actor, rollouts, checkpoints)

@@ -13,13 +13,13 @@ from typing import Protocol
 
 from client.errors import ServerError
 from trainer.actors.base import Actor, StepReport, TrainingSample
-from trainer.algorithms.advantages import group_normalized
+from trainer.algorithms.advantages import grpo_advantages
 from trainer.checkpoints import Checkpoints
 from trainer.config.schema import Config
 from trainer.display import Display
 from trainer.engines.base import Engine, Sampling
 from trainer.interrupts import Interrupts
-from trainer.rollouts.manager import RolloutManager, Rollouts
+from trainer.rollouts.manager import RolloutBatch, RolloutManager
 from trainer.rollouts.result import RolloutResult
 from trainer.run_dir import RunDir, rollout_metrics
 
@@ -94,7 +94,7 @@ class Loop:
         rollouts = self._collect("eval", step, group_ids, settings.samples, settings.temperature)
         metrics = rollout_metrics(rollouts)
         metrics["n_tasks"] = len({sample.metadata.get("task_id", sample.group_id) for sample in rollouts.samples})
-        self._run_dir.evaluation(step, metrics | {"seconds": round(time.monotonic() - started, 2)})
+        self._run_dir.write_evaluation(step, metrics | {"seconds": round(time.monotonic() - started, 2)})
         self._display.message(
             f"evaluation after {step} steps: {metrics['resolved_rate']:.1%} of {metrics['n_samples']} sessions "
             f"resolved, {metrics['n_tasks']} tasks"
@@ -130,15 +130,15 @@ class Loop:
             "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
             **(asdict(report) if report else dict.fromkeys(StepReport.__dataclass_fields__)),
         }
-        self._run_dir.step(step, metrics)
+        self._run_dir.write_step(step, metrics)
         self._display.message(describe_step(name, metrics))
 
-    def _collect(self, mode: str, step: int, group_ids: list[str], size: int, temperature: float) -> Rollouts:
+    def _collect(self, mode: str, step: int, group_ids: list[str], size: int, temperature: float) -> RolloutBatch:
         settings = self._config.rollout
         sampling = Sampling(temperature=temperature, top_p=settings.top_p, max_tokens=settings.max_tokens)
 
         def on_result(result: RolloutResult) -> None:
-            self._run_dir.session(mode, step, result)
+            self._run_dir.write_session(mode, step, result)
             if result.failure or result.alarm:
                 self._display.message(f"session {result.session.session_id}: {result.failure or result.alarm}")
 
@@ -155,11 +155,11 @@ class Loop:
         self._display.phase(name)
 
 
-def compute_advantages(rollouts: Rollouts) -> list[list[TrainingSample]]:
+def compute_advantages(rollouts: RolloutBatch) -> list[list[TrainingSample]]:
     """The samples with their advantages, by group. Groups whose rewards are all equal are left out."""
     groups = []
     for group in rollouts.groups:
-        advantages = group_normalized([sample.reward for sample in group.samples])
+        advantages = grpo_advantages([sample.reward for sample in group.samples])
         if any(advantages):
             pairs = zip(group.samples, advantages, strict=True)
             groups.append([TrainingSample(sample.trace, advantage) for sample, advantage in pairs])

@@ -23,7 +23,7 @@ from client.errors import ConfigError
 from trainer.config.file import to_toml
 from trainer.config.schema import Config
 from trainer.records import Segment
-from trainer.rollouts.manager import Rollouts
+from trainer.rollouts.manager import RolloutBatch
 from trainer.rollouts.result import RolloutResult
 
 RESOLVED = 1.0
@@ -42,7 +42,7 @@ class RunDir:
         self._rewards: list[tuple[int, float]] = []
         self._held_out: list[tuple[int, float]] = []
 
-    def session(self, mode: str, step: int, result: RolloutResult) -> None:
+    def write_session(self, mode: str, step: int, result: RolloutResult) -> None:
         """Add a session to the trajectories of `mode` (`train` or `eval`)."""
         record = {
             "session_id": result.session.session_id,
@@ -60,13 +60,13 @@ class RunDir:
         }
         self._append(f"trajectories/{mode}_{step:04d}.jsonl", record)
 
-    def step(self, step: int, metrics: dict) -> None:
+    def write_step(self, step: int, metrics: dict) -> None:
         """Add a step's line to metrics.jsonl and redraw the curve."""
         self._append("metrics.jsonl", {"step": step, **metrics})
         self._rewards.append((step, metrics["reward_mean"]))
         self._draw()
 
-    def evaluation(self, step: int, metrics: dict) -> None:
+    def write_evaluation(self, step: int, metrics: dict) -> None:
         """Add a held-out evaluation, made after `step` optimizer steps."""
         self._append("evaluations.jsonl", {"step": step, **metrics})
         self._held_out.append((step, metrics["resolved_rate"]))
@@ -114,7 +114,7 @@ class RunDir:
             figure.savefig(temporary, format="png", dpi=120)
 
 
-def rollout_metrics(rollouts: Rollouts) -> dict:
+def rollout_metrics(rollouts: RolloutBatch) -> dict:
     """The metrics that training steps and evaluations share. Means and rates are None without samples."""
     samples = rollouts.samples
     n = len(samples)

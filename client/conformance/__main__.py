@@ -13,10 +13,10 @@ import requests
 
 from client.conformance.checks import CHECKS
 from client.conformance.model import serving_model
-from client.conformance.server import CheckFailed, Server, Untested
+from client.conformance.server import CheckFailed, Inconclusive, Server
 from client.wire import EXIT_UNREACHABLE
 
-HOLDS, FAILS, UNTESTED = "holds", "FAILS", "untested"
+HOLDS, FAILS, INCONCLUSIVE = "holds", "FAILS", "inconclusive"
 MODEL_HOST_HELP = (
     "address of this machine that the agent server can reach; the model listens there (default: 127.0.0.1)"
 )
@@ -41,8 +41,8 @@ def run(server: Server) -> Iterator[Result]:
         verdict, detail = HOLDS, ""
         try:
             check(server)
-        except Untested as reason:
-            verdict, detail = UNTESTED, str(reason)
+        except Inconclusive as reason:
+            verdict, detail = INCONCLUSIVE, str(reason)
         except CheckFailed as failure:
             verdict, detail = FAILS, str(failure)
         except requests.RequestException as lost:
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     with serving_model(options.model_host) as model:
-        server = Server(options.url, model, token=options.token, patience_s=options.patience_s)
+        server = Server(options.url, model, token=options.token, session_timeout_s=options.patience_s)
         try:
             server.call("GET", "/sessions/conformance-none", timeout_s=10.0)
         except requests.RequestException as lost:
@@ -80,8 +80,8 @@ def main(argv: list[str]) -> int:
         for result in run(server):
             print(result, flush=True)
             results.append(result)
-    count = {verdict: sum(result.verdict == verdict for result in results) for verdict in (HOLDS, FAILS, UNTESTED)}
-    print(f"\n{count[HOLDS]} hold, {count[FAILS]} fail, {count[UNTESTED]} untested")
+    count = {verdict: sum(result.verdict == verdict for result in results) for verdict in (HOLDS, FAILS, INCONCLUSIVE)}
+    print(f"\n{count[HOLDS]} hold, {count[FAILS]} fail, {count[INCONCLUSIVE]} inconclusive")
     return 1 if count[FAILS] else 0
 
 

@@ -16,7 +16,7 @@ from client.http_server import JsonHandler, serving
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 COMPLETIONS = "/v1/chat/completions"
-POLL_S = 0.02  # how often a held call checks whether its caller is gone
+POLL_S = 0.02  # how often a held call checks whether its client has disconnected
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Model:
             session.released.set()
 
     def respond(
-        self, path: str, authorization: str, body: dict[str, Any], caller_gone: Callable[[], bool]
+        self, path: str, authorization: str, body: dict[str, Any], client_disconnected: Callable[[], bool]
     ) -> dict[str, Any] | None:
         """The completion, once the session is released; None if the caller left before."""
         by_path = self._sessions.get(path.split("/")[1])
@@ -73,7 +73,7 @@ class Model:
         session.open_calls += 1
         try:
             while not session.released.wait(POLL_S):
-                if caller_gone():
+                if client_disconnected():
                     return None
             number = len(session.calls)
             return completion(body, number, session.commands[number - 1] if number <= len(session.commands) else SUBMIT)
@@ -106,7 +106,7 @@ def serving_model(host: str) -> Iterator[Model]:
     class Handler(JsonHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            response = model.respond(self.path, self.headers.get("Authorization", ""), body, self.caller_gone)
+            response = model.respond(self.path, self.headers.get("Authorization", ""), body, self.client_disconnected)
             if response is None:
                 self.close_connection = True
             else:

@@ -22,7 +22,7 @@ class CheckFailed(Exception):
     """The server breaks the rule; the message says how."""
 
 
-class Untested(Exception):
+class Inconclusive(Exception):
     """The server's state did not allow the check; the message says why."""
 
 
@@ -36,13 +36,15 @@ class Session:
 class Server:
     """One agent server.
 
-    `patience_s`: how long a session may take to call the model, and to end. `watch_s`: how long it is watched for
-    things that must not happen.
+    `session_timeout_s`: how long a session may take to call the model, and to end. `watch_s`: how long it is
+    watched for things that must not happen.
     """
 
-    def __init__(self, url: str, model: Model, *, token: str = "", patience_s: float = 120.0, watch_s: float = 2.0):
+    def __init__(
+        self, url: str, model: Model, *, token: str = "", session_timeout_s: float = 120.0, watch_s: float = 2.0
+    ):
         self.url, self.token = url.rstrip("/"), token
-        self.patience_s, self.watch_s = patience_s, watch_s
+        self.session_timeout_s, self.watch_s = session_timeout_s, watch_s
         self._model = model
         self._created: set[str] = set()
 
@@ -63,7 +65,7 @@ class Server:
 
     def post(self, body: dict[str, Any]) -> requests.Response:
         response = self.call("POST", "/sessions", json=body)
-        if response.ok and isinstance(session_id := json_of(response).get("session_id"), str):
+        if response.ok and isinstance(session_id := read_json(response).get("session_id"), str):
             self._created.add(session_id)
         return response
 
@@ -71,36 +73,38 @@ class Server:
         """A session that the server has accepted. Raises CheckFailed."""
         body = self.body(held=held, **fields)
         response = self.post(body)
-        if not response.ok or not isinstance(session_id := json_of(response).get("session_id"), str):
+        if not response.ok or not isinstance(session_id := read_json(response).get("session_id"), str):
             raise CheckFailed(f"no session could be created: POST /sessions answered {describe(response)}")
         return Session(session_id, body, self._model.get_session(body["api_key"]))
 
-    def running(self) -> Session:
+    def start_running_session(self) -> Session:
         """A session whose agent waits for a response of the model. Raises CheckFailed."""
         session = self.start(held=True)
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.session_timeout_s
         while not session.model.calls:
             if time.monotonic() > deadline:
                 url = f"{session.model.base_url}{COMPLETIONS}"
-                raise CheckFailed(f"the agent did not call {url} within {self.patience_s:g} s; can it reach it?")
-            if is_terminal(view := self.view(session)):
+                raise CheckFailed(f"the agent did not call {url} within {self.session_timeout_s:g} s; can it reach it?")
+            if is_terminal(view := self.get_state(session)):
                 raise CheckFailed(f"the session ended before its agent called the model: {view}")
             time.sleep(POLL_S)
         return session
 
-    def view(self, session: Session) -> dict[str, Any]:
+    def get_state(self, session: Session) -> dict[str, Any]:
         """The session's present state by GET. Raises CheckFailed."""
         response = self.call("GET", f"/sessions/{session.id}")
         if response.status_code != 200:
             raise CheckFailed(f"GET /sessions/ID answered {describe(response)}")
-        return json_of(response)
+        return read_json(response)
 
-    def ended(self, session: Session) -> dict[str, Any]:
+    def wait_ended(self, session: Session) -> dict[str, Any]:
         """The session's terminal state, by polling. Raises CheckFailed."""
-        deadline = time.monotonic() + self.patience_s
-        while not is_terminal(view := self.view(session)):
+        deadline = time.monotonic() + self.session_timeout_s
+        while not is_terminal(view := self.get_state(session)):
             if time.monotonic() > deadline:
-                raise CheckFailed(f"the session did not end within {self.patience_s:g} s; it is {view.get('status')}")
+                raise CheckFailed(
+                    f"the session did not end within {self.session_timeout_s:g} s; it is {view.get('status')}"
+                )
             time.sleep(POLL_S)
         return view
 
@@ -116,10 +120,10 @@ class Server:
     @functools.cached_property
     def end_without_model(self) -> dict[str, Any]:
         """The terminal state of a session whose model cannot be reached."""
-        return self.ended(self.start(base_url="http://127.0.0.1:9"))
+        return self.wait_ended(self.start(base_url="http://127.0.0.1:9"))
 
 
-def json_of(response: requests.Response) -> dict[str, Any]:
+def read_json(response: requests.Response) -> dict[str, Any]:
     """The response's JSON object; an empty one if it has none."""
     try:
         content = response.json()

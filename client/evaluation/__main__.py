@@ -31,7 +31,7 @@ from client.signals import on_first_signal
 from client.wire import EXIT_UNREACHABLE
 
 COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
-PROBE_PATIENCE_S = 10.0
+PROBE_RETRY_TIMEOUT_S = 10.0
 RESERVED_FIELDS = {"model", "messages", "tools", "stream", "stream_options", "n"}  # the agent's, the relay's, --model
 
 
@@ -116,8 +116,8 @@ def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
         Endpoint, options.base_url, options.model, api_key=api_key, call_timeout_s=options.call_timeout_s
     )
     settings = _settings(options, server(outage_s=5.0))
-    probe(make_endpoint(sampling=settings.sampling, patience_s=PROBE_PATIENCE_S))
-    endpoint = make_endpoint(sampling=settings.sampling, patience_s=options.patience_s)
+    probe(make_endpoint(sampling=settings.sampling, retry_timeout_s=PROBE_RETRY_TIMEOUT_S))
+    endpoint = make_endpoint(sampling=settings.sampling, retry_timeout_s=options.patience_s)
     with (
         ResultStore(options.out, settings) as store,
         serving_relay(options.relay_host, options.relay_port, endpoint) as relay,

@@ -1,4 +1,4 @@
-"""The model API of an evaluation's sessions: relays their calls to the endpoint and counts calls, tokens and lost time.
+"""The model API of an evaluation's sessions: relays their calls to the endpoint and counts calls, tokens and delays.
 
 Invariant: the endpoint's API key never leaves this process. After a fault of the endpoint a session gets no further
 completion, so that no later action of its agent can be scored.
@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from client.errors import ConfigError, InvalidRequest, ModelError, StackError, Unauthorized
-from client.evaluation.endpoint import POLL_S, CallerGone, Endpoint
+from client.evaluation.endpoint import POLL_S, ClientDisconnected, Endpoint
 from client.http_server import JsonHandler, serving
 
 COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/models"
@@ -25,14 +25,14 @@ IDLE_S = 60.0  # before a connection without requests is closed
 class ModelSession:
     """The model calls of one session: its key, conversation, counts and fault.
 
-    `lost_s`: seconds that its calls spent in rate limits and faults. `fault`: the endpoint's error that ended it, or
+    `delay_s`: seconds that its calls spent in rate limits and faults. `fault`: the endpoint's error that ended it, or
     None. `pending_fault`: the error that its latest call is waiting out.
     """
 
     def __init__(self, endpoint: Endpoint, on_fault: Callable[[ModelError], None]):
         self.key = secrets.token_urlsafe(24)
         self.calls = self.prompt_tokens = self.completion_tokens = 0
-        self.lost_s = 0.0
+        self.delay_s = 0.0
         self.fault: ModelError | None = None
         self.pending_fault: Exception | None = None
         self.conversation: dict[str, Any] = {}
@@ -55,13 +55,13 @@ class ModelSession:
         if cancel:
             cancel()
 
-    def complete(self, request: dict[str, Any], caller_gone: Callable[[], bool]) -> tuple[int, dict[str, Any]]:
-        """Status and JSON body for the agent. Raises CallerGone, ModelError."""
+    def complete(self, request: dict[str, Any], client_disconnected: Callable[[], bool]) -> tuple[int, dict[str, Any]]:
+        """Status and JSON body for the agent. Raises ClientDisconnected, ModelError."""
         if self.fault:
             raise self.fault
         plain = {name: value for name, value in request.items() if name not in ("stream", "stream_options")}
         try:
-            decision = self._endpoint.complete(plain, caller_gone, self._add_lost)
+            decision = self._endpoint.complete(plain, client_disconnected, self._add_delay)
         except ModelError as fault:
             with self._lock:
                 self.fault = self.fault or fault
@@ -69,7 +69,7 @@ class ModelSession:
             self.end()
             # The agent is being cancelled: it should exit within this call, not while it handles an error response.
             deadline = time.monotonic() + AGENT_EXIT_S
-            while not caller_gone() and time.monotonic() < deadline:
+            while not client_disconnected() and time.monotonic() < deadline:
                 time.sleep(POLL_S)
             raise
         answer = decision.answer or {}
@@ -79,9 +79,9 @@ class ModelSession:
                 self._count(plain, answer)
         return decision.status, answer
 
-    def _add_lost(self, seconds: float, fault: Exception | None) -> None:
+    def _add_delay(self, seconds: float, fault: Exception | None) -> None:
         with self._lock:
-            self.lost_s += seconds
+            self.delay_s += seconds
             self.pending_fault = fault or self.pending_fault
 
     def _count(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class Relay:
         for thread in threads:
             thread.join()
 
-    def session_of(self, authorization: str) -> ModelSession:
+    def get_session(self, authorization: str) -> ModelSession:
         """The session of a bearer token. Raises Unauthorized."""
         session = self._sessions.get(authorization.removeprefix("Bearer ").strip())
         if not session:
@@ -146,9 +146,9 @@ def serving_relay(host: str, port: int, endpoint: Endpoint) -> Iterator[Relay]:
         def do_POST(self) -> None:
             try:
                 request = self._read_request()
-                session = relay.session_of(self.headers.get("Authorization", ""))
-                status, answer = session.complete(request, self.caller_gone)
-            except CallerGone:
+                session = relay.get_session(self.headers.get("Authorization", ""))
+                status, answer = session.complete(request, self.client_disconnected)
+            except ClientDisconnected:
                 self.close_connection = True
             except StackError as error:
                 self.send_json(error.http_status, _error(error.code, str(error)))

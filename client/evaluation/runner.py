@@ -15,7 +15,7 @@ from typing import Any
 
 from client.api import AgentServerClient
 from client.errors import Cancelled, EndpointFailed, ModelError, NotFound, ServerError, StackError
-from client.evaluation.endpoint import CallerGone
+from client.evaluation.endpoint import ClientDisconnected
 from client.evaluation.relay import ModelSession, Relay
 from client.evaluation.replies import RUN_ENDING
 from client.evaluation.results import Record, ResultStore, Sample
@@ -24,8 +24,9 @@ from client.wire import SessionRequest, SessionView, Status
 POLL_S = 0.2
 STOP_GRACE_S = 30.0  # for cancelled sessions to end, if the server responds
 CANCEL_OUTAGE_S = 3.0  # for a cancel, so that a dead server does not delay the end
-LOST_SHARE = 0.1  # of the agent's time; a session that lost more and then ran out of time is the endpoint's failure
-FEWEST_IN_A_ROW = 3
+# Of the agent's time: a session that waited longer for the endpoint and then ran out of time is the endpoint's failure.
+MAX_DELAY_SHARE = 0.1
+MIN_FAULTS_IN_A_ROW = 3
 
 
 class SampleRunner:
@@ -33,15 +34,15 @@ class SampleRunner:
 
     def __init__(
         self,
-        server: Callable[..., AgentServerClient],
+        make_client: Callable[..., AgentServerClient],
         relay: Relay,
         store: ResultStore,
         *,
         concurrency: int,
         on_record: Callable[[Record], None],
     ):
-        """`server` makes a client of the agent server and takes `outage_s`. `on_record` is called under a lock."""
-        self._server, self._relay, self._store = server, relay, store
+        """`make_client` takes `outage_s`. `on_record` is called under a lock."""
+        self._make_client, self._relay, self._store = make_client, relay, store
         self._concurrency, self._on_record = concurrency, on_record
         self._lock = threading.Lock()
         self._faults_in_a_row = 0
@@ -76,7 +77,7 @@ class SampleRunner:
         """Cancel the sessions that a killed run left on the server: no relay serves their model calls any more."""
         for session_id in self._store.open_sessions():
             with suppress(NotFound):  # deleted meanwhile
-                self._server().cancel(session_id)
+                self._make_client().cancel(session_id)
         self._store.clear_open_sessions()
 
     def _work(self, queue: deque[Sample]) -> None:
@@ -97,20 +98,20 @@ class SampleRunner:
                     self._store.add(record, model_session.conversation)
                     self._on_record(record)
                     self._faults_in_a_row = self._faults_in_a_row + 1 if model_session.fault else 0
-                    down = self._faults_in_a_row >= max(FEWEST_IN_A_ROW, self._concurrency)
-                if down:
+                    is_failing = self._faults_in_a_row >= max(MIN_FAULTS_IN_A_ROW, self._concurrency)
+                if is_failing:
                     problem = f"the endpoint failed {self._faults_in_a_row} samples in a row"
                     remedy = "run the same command again once it works"
-                    raise EndpointFailed(f"{problem}; {remedy}: {model_session.fault}")
-        except CallerGone:
+                    self._stop(EndpointFailed(f"{problem}; {remedy}: {model_session.fault}"))
+        except ClientDisconnected:
             pass  # stopped before the session began
-        except BaseException as reason:
+        except BaseException as reason:  # it ends the run; `run` raises it
             self._stop(reason)
 
     def _run_session(self, sample: Sample, model_session: ModelSession) -> Record | None:
         """The sample's record, None if the run was stopped. Raises StackError of the agent server."""
-        server = self._server()
-        session_id = server.create(
+        client = self._make_client()
+        session_id = client.create(
             SessionRequest(
                 session_id=uuid.uuid4().hex, group_id=sample.task_id, mode=self._store.settings.split,
                 task_id=sample.task_id, base_url=self._relay.url, api_key=model_session.key, run_id=self._store.run_id,
@@ -119,14 +120,14 @@ class SampleRunner:
         model_session.attach(lambda: self._cancel(session_id))
         with self._lock:
             self._store.add_open_session(session_id)
-        view = server.wait(session_id, timeout_s=math.inf)
+        view = client.wait(session_id, timeout_s=math.inf)
         if self._is_stopped() and view.status is not Status.COMPLETED and not model_session.fault:
             return None
-        return record_of(sample, view, model_session)
+        return make_record(sample, view, model_session)
 
     def _cancel(self, session_id: str) -> None:
-        with suppress(StackError):  # the server is down or has deleted it; the relay serves that session no more
-            self._server(outage_s=CANCEL_OUTAGE_S).cancel(session_id)
+        with suppress(StackError):  # the server is is_failing or has deleted it; the relay serves that session no more
+            self._make_client(outage_s=CANCEL_OUTAGE_S).cancel(session_id)
 
     def _on_fault(self, fault: ModelError) -> None:
         if isinstance(fault, RUN_ENDING):
@@ -134,7 +135,8 @@ class SampleRunner:
 
     def _stop(self, reason: BaseException) -> None:
         with self._lock:
-            first, self._stopped = self._stopped is None, self._stopped or reason
+            first = self._stopped is None
+            self._stopped = self._stopped or reason
         if first:
             self._relay.end_all()
 
@@ -142,14 +144,14 @@ class SampleRunner:
         return self._stopped is not None
 
 
-def record_of(sample: Sample, view: SessionView, model_session: ModelSession) -> Record:
+def make_record(sample: Sample, view: SessionView, model_session: ModelSession) -> Record:
     """The record of a session that has ended."""
     record = Record(
         task_id=sample.task_id, sample=sample.index, session_id=view.session_id, status="failed",
         calls=model_session.calls, prompt_tokens=model_session.prompt_tokens,
-        completion_tokens=model_session.completion_tokens, lost_s=round(model_session.lost_s, 3), seconds=view.seconds,
+        completion_tokens=model_session.completion_tokens, lost_s=round(model_session.delay_s, 3), seconds=view.seconds,
     )  # fmt: skip
-    if error := failure_of(view, model_session):
+    if error := classify_failure(view, model_session):
         return record.model_copy(update={"error": error})
     graded = (view.grade or {}).get("resolved")
     resolved = graded if isinstance(graded, bool) else (view.reward or 0.0) >= 1.0
@@ -157,7 +159,7 @@ def record_of(sample: Sample, view: SessionView, model_session: ModelSession) ->
     return record.model_copy(update=end | {"submission": view.submission or ""})
 
 
-def failure_of(view: SessionView, model_session: ModelSession) -> dict[str, Any] | None:
+def classify_failure(view: SessionView, model_session: ModelSession) -> dict[str, Any] | None:
     """The infrastructure's failure that ended the session; None if the result is the model's own.
 
     A session that ran out of time after losing more than a tenth of the agent's time to the endpoint is the endpoint's.
@@ -165,9 +167,11 @@ def failure_of(view: SessionView, model_session: ModelSession) -> dict[str, Any]
     if model_session.fault:
         return model_session.fault.as_dict()
     if view.status is Status.COMPLETED:
-        lost_too_much = model_session.lost_s > LOST_SHARE * view.seconds.get("agent", math.inf)
-        if view.agent_exit_status == "TimeExceeded" and lost_too_much:
-            message = f"the agent's time ran out; {model_session.lost_s:.0f} s of it went into waiting for the endpoint"
+        delayed_too_long = model_session.delay_s > MAX_DELAY_SHARE * view.seconds.get("agent", math.inf)
+        if view.agent_exit_status == "TimeExceeded" and delayed_too_long:
+            message = (
+                f"the agent's time ran out; {model_session.delay_s:.0f} s of it went into waiting for the endpoint"
+            )
             return EndpointFailed(message).as_dict()
         if view.reward is None:
             return ServerError("the server completed the session without a reward").as_dict()

@@ -75,23 +75,23 @@ def main() -> int:
 
 def soak(n: int, concurrency: int, seed: int) -> tuple[Counter, dict[str, int]]:
     """Run the soak; returns the sessions by (fault, status), and the leftovers (all should be 0)."""
-    before = machine()
+    before = count_resources()
     with serving() as model, agent_server(train_concurrency=concurrency, record_retention_s=RETENTION_S) as server:
         _run(
             server, model, Plan(-1, "none", 0.0, [FIX])
         )  # warms up, so that the count of descriptors starts in operation
         files_before = server_files(server)
         statuses: Counter[tuple[str, str]] = Counter()
-        with ThreadPoolExecutor(2 * concurrency) as pool, _Disturbance(server, n):
+        with ThreadPoolExecutor(2 * concurrency) as pool, _FaultInjector(server, n):
             for plan, status in pool.map(lambda plan: (plan, _run(server, model, plan)), plans(n, seed)):
                 statuses[plan.fault, status] += 1
                 model.requests.clear()
         leaks = _leftovers(server, before, files_before)
-    leaks["processes after the server's end"] = len(_processes_of(server))
+    leaks["processes after the server's end"] = len(_list_processes(server))
     return statuses, leaks
 
 
-def machine() -> dict[str, int]:
+def count_resources() -> dict[str, int]:
     """Count the kernel's resources on this machine."""
     states = [text[text.rindex(")") + 2] for text in _stats()]
     return {
@@ -103,7 +103,7 @@ def machine() -> dict[str, int]:
 
 def server_files(server: BenchServer) -> int:
     """Count the open file descriptors of the server's processes."""
-    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _processes_of(server))
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _list_processes(server))
 
 
 def _run(server: BenchServer, model: ScriptedModel, plan: Plan) -> str:
@@ -141,7 +141,7 @@ def _worker(server: BenchServer, session_id: str) -> int:
     return (row and row[0]) or 0
 
 
-class _Disturbance:
+class _FaultInjector:
     """Kills the fork server ten times and the whole server twice, until the context ends."""
 
     def __init__(self, server: BenchServer, n: int):
@@ -165,7 +165,7 @@ class _Disturbance:
                 self._server.start()
             elif done * 10 > self._n * (kills_of_fork_server + 1):
                 kills_of_fork_server += 1
-                for pid in _processes_of(self._server):
+                for pid in _list_processes(self._server):
                     if b"fork_server" in _read(f"/proc/{pid}/cmdline") and os.getpgid(pid) == self._server.process.pid:
                         kill(pid)
 
@@ -178,7 +178,7 @@ def _leftovers(server: BenchServer, before: dict[str, int], files_before: int) -
     """Count what was not there before, after records have had time to expire and processes to end."""
     deadline = time.monotonic() + 3 * RETENTION_S + 30
     while True:
-        now = machine()
+        now = count_resources()
         with closing(sqlite3.connect(server.work_dir / DATABASE_NAME, timeout=30)) as database:
             rows = {
                 f"rows of {table}": database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
@@ -192,7 +192,7 @@ def _leftovers(server: BenchServer, before: dict[str, int], files_before: int) -
         time.sleep(1.0)
 
 
-def _processes_of(server: BenchServer) -> list[int]:
+def _list_processes(server: BenchServer) -> list[int]:
     variable = f"AGENT_SERVER_WORK_DIR={server.work_dir}".encode()
     return [
         int(pid)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from agent_server.sandboxes.processes import become_subreaper
 from setup.check.clock import check_clock, check_skew
-from setup.check.line import FAIL, OK, WARN, Line
 from setup.check.node import Node
+from setup.check.result import FAIL, OK, WARN, CheckResult
 from setup.check.sandbox import check_loop_devices, check_sandbox
 from setup.check.server import check_agent, check_listening_port, check_rows_and_images, check_settings
 from setup.check.session import SessionFault, run_session
@@ -25,7 +25,7 @@ from setup.check.session import SessionFault, run_session
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_checks(node: Node, gateway: str, session: bool) -> Iterator[Line]:
+def run_checks(node: Node, gateway: str, session: bool) -> Iterator[CheckResult]:
     """Run the checks one by one; `session`: also one scripted session."""
     yield check_settings(node)
     if settings := node.settings:
@@ -36,16 +36,16 @@ def run_checks(node: Node, gateway: str, session: bool) -> Iterator[Line]:
         yield check_listening_port(settings)
     else:
         for name in ("agent", "rows", "images", "sandbox", "loops", "port"):
-            yield Line(WARN, name, "not tried: the settings are wrong", "correct them, then run this again")
+            yield CheckResult(WARN, name, "not tried: the settings are wrong", "correct them, then run this again")
     yield check_clock()
     for name, url in (("clock_agent", os.environ.get("AGENT_SERVER_URL", "")), ("clock_gw", gateway)):
         if url:
             yield check_skew(name, url)
     if session:
         try:
-            yield Line(OK, "session", run_session(node.demo))
+            yield CheckResult(OK, "session", run_session(node.demo))
         except SessionFault as fault:
-            yield Line(FAIL, "session", str(fault), fault.remedy)
+            yield CheckResult(FAIL, "session", str(fault), fault.remedy)
 
 
 def main() -> int:

@@ -74,7 +74,7 @@ def _write(request: Request, source: sources.Source, output: Path) -> dict[str, 
     """Write the rows; returns the manifest's entry."""
     log(f"{request.mode}: listing {source}")
     listing = hub.list_files(source)
-    split, paths = sources.select_split(source, sources.splits_of(listing.files, listing.card))
+    split, paths = sources.select_split(source, sources.list_splits(listing.files, listing.card))
     fetched: list[hub.RemoteFile] = []
     origin = f"{listing.dataset}:{split}@{listing.revision}"
     written = rows.write(
@@ -92,7 +92,7 @@ def _write(request: Request, source: sources.Source, output: Path) -> dict[str, 
         "split": split,
         "sources": [asdict(file) for file in fetched],
         "file": output.name,
-        "sha256": hub.sha256_of(output),
+        "sha256": hub.compute_sha256(output),
         "size": output.stat().st_size,
         "rows": written.rows,
         "columns": written.columns,

@@ -209,11 +209,11 @@ def _corrupt(file: RemoteFile, actual: str) -> DatasetCorrupt:
 def _checksum(path: Path, file: RemoteFile) -> str:
     """Return the file's checksum, of the same kind as `file.checksum`."""
     if file.checksum and len(file.checksum) == 64:
-        return sha256_of(path)
+        return compute_sha256(path)
     return _digest(path, hashlib.sha1(b"blob %d\0" % path.stat().st_size))
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     return _digest(path, hashlib.sha256())
 
 

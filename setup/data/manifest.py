@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from client.atomic_write import write_text
 from client.errors import DatasetError
-from setup.data.hub import sha256_of
+from setup.data.hub import compute_sha256
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -50,7 +50,7 @@ def problems(folder: Path, entry: dict[str, Any]) -> list[str]:
     path = folder / entry["file"]
     if not path.is_file():
         return [f"{path} is missing"]
-    if path.stat().st_size != entry["size"] or sha256_of(path) != entry["sha256"]:
+    if path.stat().st_size != entry["size"] or compute_sha256(path) != entry["sha256"]:
         return [f"{path} is not the file that was written: its size or sha256 differs from {NAME}"]
     try:
         metadata = pq.read_metadata(path)

@@ -90,7 +90,7 @@ def _write(
             f" {', '.join(sorted(missing_ids)[:3])}; correct the file of ids"
         )
     columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-    return WriteResult(rows, columns, len(images) if _first_of(IMAGE_COLUMNS, schema.names) else None)
+    return WriteResult(rows, columns, len(images) if _find_first(IMAGE_COLUMNS, schema.names) else None)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -111,7 +111,7 @@ def _selected(paths: Iterable[Path], selection: Selection, missing_ids: set[str]
     for path in paths:
         for batch in _read(path, selection):
             if selection.ids:
-                ids = _as_strings(batch.column(_first_of(ID_COLUMNS, batch.schema.names)))
+                ids = _as_strings(batch.column(_find_first(ID_COLUMNS, batch.schema.names)))
                 missing_ids -= set(ids.to_pylist())
                 batch = batch.filter(pc.is_in(ids, value_set=pa.array(sorted(selection.ids), pa.string())))
             for name, values in selection.where.items():
@@ -148,7 +148,7 @@ def _columns_to_read(names: list[str], selection: Selection, path: Path) -> list
     """The columns of the output and of the conditions. Raises DatasetError for an unknown one."""
     conditions = list(selection.where)
     if selection.ids:
-        id_column = _first_of(ID_COLUMNS, names)
+        id_column = _find_first(ID_COLUMNS, names)
         if not id_column:
             raise DatasetError(
                 f"--ids needs one of the columns {', '.join(ID_COLUMNS)}, and {path.name} has {', '.join(names)}"
@@ -192,7 +192,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _image_names(rows: pa.Table) -> set[str]:
-    name = _first_of(IMAGE_COLUMNS, rows.schema.names)
+    name = _find_first(IMAGE_COLUMNS, rows.schema.names)
     return set(_as_strings(rows.column(name)).to_pylist()) - {None} if name else set()
 
 
@@ -205,7 +205,7 @@ def _as_strings(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
         ) from error
 
 
-def _first_of(candidates: Iterable[str], names: Iterable[str]) -> str | None:
+def _find_first(candidates: Iterable[str], names: Iterable[str]) -> str | None:
     return next((name for name in candidates if name in names), None)
 
 
@@ -221,7 +221,7 @@ def read_origin(path: Path) -> str | None:
 def count_common_rows(*paths: Path) -> int:
     """Count the rows that all files have in common, by the first id column of all of them."""
     schemas = [set(pq.read_schema(path).names) for path in paths]
-    name = _first_of(ID_COLUMNS, set.intersection(*schemas)) if len(paths) > 1 else None
+    name = _find_first(ID_COLUMNS, set.intersection(*schemas)) if len(paths) > 1 else None
     if name is None:
         return 0
     return len(set.intersection(*(set(pq.read_table(path, columns=[name])[name].to_pylist()) for path in paths)))

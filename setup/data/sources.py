@@ -75,7 +75,7 @@ def select_split(source: Source, splits: dict[str, list[str]]) -> tuple[str, lis
     )
 
 
-def splits_of(paths: Iterable[str], card: dict[str, Any]) -> dict[str, list[str]]:
+def list_splits(paths: Iterable[str], card: dict[str, Any]) -> dict[str, list[str]]:
     """Group files by split, as the dataset card's `configs` declare them, else by file name:
     `data/train-00000-of-00002.parquet`, `train.jsonl`, `train/0000.parquet`. If two configurations share a split's
     name, it is called `config/split`."""

@@ -22,12 +22,11 @@ import pyarrow.parquet as pq
 
 from client.atomic_write import replacing
 from client.errors import SetupError
-from setup.demo import eval as held_out
-from setup.demo import train, warmup
+from setup.demo import eval_functions, train_functions, warmup
 from setup.demo.function import Function
 
 IMAGE_NAME = "demo/quickstart:1"
-SPLITS = {"warmup": warmup.FUNCTIONS, "train": train.FUNCTIONS, "eval": held_out.FUNCTIONS}
+SPLITS = {"warmup": warmup.FUNCTIONS, "train": train_functions.FUNCTIONS, "eval": eval_functions.FUNCTIONS}
 ALL_FUNCTIONS = [function for functions in SPLITS.values() for function in functions]
 
 SCHEMA = pa.schema(

@@ -18,10 +18,10 @@ from agent_server.sandboxes.apptainer import check_image, find_apptainer
 from client.errors import ConfigError, ImageCorrupt, StackError
 from setup.images import convert
 from setup.images.credentials import skopeo_environment
-from setup.images.fetch import Fetch
-from setup.images.folder import Folder, size_of
+from setup.images.fetch import ImageFetcher
+from setup.images.folder import ImageStore, measure_size
 from setup.images.plan import DiskLimits, gb
-from setup.images.programs import Programs
+from setup.images.programs import ProgramRunner
 from setup.images.registry import Registry, find_skopeo, reference
 from setup.images.report import ImageResult, Report
 from setup.images.rows import AUTO, image_names
@@ -36,7 +36,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         names = image_names(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO))
-        folder = Folder(_path("R2E_SIF_DIR", "the folder for the images"))
+        folder = ImageStore(_path("R2E_SIF_DIR", "the folder for the images"))
         folder.check_unique_files(names)
         if options.json and not options.json.parent.is_dir():
             raise ConfigError(f"--json {options.json}: the folder {options.json.parent} does not exist; make it first")
@@ -60,7 +60,7 @@ def main() -> int:
     return report.exit_code()
 
 
-def ensure(names: list[str], folder: Folder, report: Report, options: argparse.Namespace) -> None:
+def ensure(names: list[str], folder: ImageStore, report: Report, options: argparse.Namespace) -> None:
     """Make every image usable: inspect those in the folder, fetch the others, and verify the fetched ones if asked
     to."""
     broken = inspect(names, folder, report, options.jobs if options.verify else 0)
@@ -70,17 +70,17 @@ def ensure(names: list[str], folder: Folder, report: Report, options: argparse.N
             report.add(ImageResult(name, "to fetch", str(folder.path(name)), broken.get(name, "")))
         return
     references = [reference(name, options.mirror) for name in to_fetch]
-    programs = Programs(folder.alive, skopeo_environment(os.environ, references))
+    programs = ProgramRunner(folder.alive, skopeo_environment(os.environ, references))
     registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.log)
     budget = None if options.disk_gb is None else round(options.disk_gb * 1e9)
     limits = DiskLimits(budget, round(options.keep_free_gb * 1e9))
-    Fetch(folder, registry, programs, report, options.form, limits, options.jobs, broken).run(to_fetch)
+    ImageFetcher(folder, registry, programs, report, options.form, limits, options.jobs, broken).run(to_fetch)
     if options.verify:
         fetched = [name for name in to_fetch if report.results[name].state == "fetched"]
         for_each(fetched, options.jobs, lambda name: verify(name, folder, report))
 
 
-def inspect(names: list[str], folder: Folder, report: Report, sandboxes: int) -> dict[str, str]:
+def inspect(names: list[str], folder: ImageStore, report: Report, sandboxes: int) -> dict[str, str]:
     """Report the usable images in the folder; returns the broken ones with the reason. Opens each image in a
     sandbox, that many at once, unless `sandboxes` is 0."""
     broken: dict[str, str] = {}
@@ -102,16 +102,16 @@ def inspect(names: list[str], folder: Folder, report: Report, sandboxes: int) ->
     return broken
 
 
-def verify(name: str, folder: Folder, report: Report) -> None:
+def verify(name: str, folder: ImageStore, report: Report) -> None:
     """Open a fetched image in a sandbox, and report it as broken if that fails."""
     if reason := convert.try_image(folder.path(name)):
         report.add(ImageResult(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
 
 
-def prune(folder: Folder, names: list[str], dry_run: bool) -> int:
+def prune(folder: ImageStore, names: list[str], dry_run: bool) -> int:
     """List the images that no row names, then remove them. Returns the exit code."""
     with folder.locked(_log):
-        images = [(path, size_of(path)) for path in folder.unreferenced(names)]
+        images = [(path, measure_size(path)) for path in folder.unreferenced(names)]
         for path, size in images:
             print(f"{gb(size):>10}  {path}")
         total = f"{len(images)} images that no row names, {gb(sum(size for _, size in images))}"

@@ -11,14 +11,14 @@ import tenacity
 
 from agent_server.sandboxes import apptainer
 from client.errors import SandboxError, SandboxStartFailed, SetupError
-from setup.images.plan import Form
-from setup.images.programs import Programs
+from setup.images.plan import ImageFormat
+from setup.images.programs import ProgramRunner
 
 TRIAL_TIMEOUT_S = 120.0
 TRIAL_ATTEMPTS = 2
 
 
-def build(attempt: Path, form: Form, programs: Programs, jobs: int) -> Path:
+def build(attempt: Path, form: ImageFormat, programs: ProgramRunner, jobs: int) -> Path:
     """Build `attempt/layout` into an image beside it, with 1/`jobs` of the cores. Raises SetupError with
     Apptainer's message."""
     # The source is relative, because it becomes a label of the image.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from client.errors import StackError
 from setup.images import convert, plan
-from setup.images.folder import Folder, size_of
-from setup.images.plan import DiskLimits, Form, Image
-from setup.images.programs import Programs
+from setup.images.folder import ImageStore, measure_size
+from setup.images.plan import DiskLimits, Image, ImageFormat
+from setup.images.programs import ProgramRunner
 from setup.images.registry import AccessRefused, NotInRegistry, PullLimitReached, Registry
 from setup.images.report import ImageResult, Report, State
 from setup.images.threads import in_threads
@@ -27,14 +27,14 @@ POLL_S = 0.5  # a layer may be complete before its download command ends
 
 
 @dataclass
-class Fetch:
+class ImageFetcher:
     """`broken`: image name -> the fault of the existing image, which is to be replaced."""
 
-    folder: Folder
+    folder: ImageStore
     registry: Registry
-    programs: Programs
+    programs: ProgramRunner
     report: Report
-    form: Form
+    form: ImageFormat
     limits: DiskLimits
     jobs: int
     broken: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Fetch:
         self._failed_images: list[Image] = []  # whose layers the next run can use
         self._used_by: Counter[str] = Counter()
         # Only a budget needs it: walking through unpacked images takes long.
-        self._used = sum(map(size_of, self.folder.images())) if self.limits.budget is not None else 0
+        self._used = sum(map(measure_size, self.folder.images())) if self.limits.budget is not None else 0
         in_threads(min(self.jobs, len(self._unresolved)), self._work)
         self._keep_only(self._failed_images)
 
@@ -142,9 +142,9 @@ class Fetch:
             with self._changed:
                 self._end_download(image)
             built = convert.build(attempt, self.form, self.programs, self.jobs)
-            older_size = size_of(self.folder.path(image.name))
+            older_size = measure_size(self.folder.path(image.name))
             path = self.folder.publish(built, image.name, attempt)
-        size = size_of(path)
+        size = measure_size(path)
         with self._changed:
             self._used += size - older_size
         reason = f"was broken: {self.broken[image.name]}" if image.name in self.broken else ""

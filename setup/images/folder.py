@@ -21,7 +21,7 @@ from agent_server.sandboxes.apptainer import check_image, image_path
 from client.errors import ConfigError, StorageError
 
 
-class Folder:
+class ImageStore:
     """Raises ConfigError if the folder cannot be made."""
 
     def __init__(self, root: Path):
@@ -128,12 +128,12 @@ class Folder:
         remove(discarded)
 
 
-def size_of(path: Path) -> int:
+def measure_size(path: Path) -> int:
     """Return the bytes on disk of a file, or of a folder with its content; 0 if it does not exist."""
     try:
         own = path.lstat().st_blocks * 512
         if path.is_dir() and not path.is_symlink():
-            return own + sum(size_of(Path(entry)) for entry in os.scandir(path))
+            return own + sum(measure_size(Path(entry)) for entry in os.scandir(path))
         return own
     except FileNotFoundError:
         return 0

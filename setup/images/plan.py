@@ -12,7 +12,7 @@ from typing import Literal
 # Bytes per byte of compressed layers, to reserve disk space. A Debian root with Python and git unpacks to 2.8; zstd
 # packs about as well as gzip.
 UNPACKED, PACKED = 3.0, 1.1
-Form = Literal["sif", "directory"]
+ImageFormat = Literal["sif", "directory"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def to_evict(stored: Mapping[str, int], used_by: Mapping[str, int], needing: Ite
     return evicted
 
 
-def bytes_needed(image: Image, stored: Collection[str], form: Form) -> int:
+def bytes_needed(image: Image, stored: Collection[str], form: ImageFormat) -> int:
     """Return the peak disk use of a fetch: missing layers, the unpacked image, and its packed form unless it stays
     unpacked."""
     packed = PACKED if form == "sif" else 0.0

@@ -24,7 +24,7 @@ class ProgramResult:
 
 
 @dataclass(frozen=True)
-class Programs:
+class ProgramRunner:
     """`alive`: a file on which every program holds a shared lock. `environment`: additional variables."""
 
     alive: Path

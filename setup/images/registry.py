@@ -18,7 +18,7 @@ import tenacity
 
 from client.errors import SetupError
 from setup.images.plan import Image
-from setup.images.programs import Programs
+from setup.images.programs import ProgramRunner
 
 # Parts of skopeo's messages, in lower case.
 MISSING = ("manifest unknown", "name unknown", "repository name not known", "404 (not found)")
@@ -67,7 +67,7 @@ def reference(name: str, mirror: str = "") -> str:
     return f"{mirror.rstrip('/') or host}/{path}"
 
 
-def error_of(messages: str, source: str) -> RegistryError:
+def classify_error(messages: str, source: str) -> RegistryError:
     """Classify skopeo's messages. The image's own name is ignored, because it may contain any of the keywords."""
     fatal = re.search(r'level=fatal msg="(.*)"', messages, re.DOTALL)
     text = re.sub(r"\\(.)", r"\1", fatal[1]) if fatal else messages
@@ -101,7 +101,7 @@ class Registry:
     """`attempts`: for each request, with growing random pauses. `on_retry` gets the message of each error that is
     retried."""
 
-    programs: Programs
+    programs: ProgramRunner
     folder: Path
     mirror: str = ""
     plain_http: bool = False
@@ -148,7 +148,7 @@ class Registry:
             result = self.programs.run(["skopeo", "--command-timeout", COMMAND_TIMEOUT, *arguments], self.folder)
             if result.returncode == 0:
                 return result.output
-            raise error_of(result.messages, source)
+            raise classify_error(result.messages, source)
 
         def report_retry(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None

@@ -71,11 +71,11 @@ def load_actor(config, model):
     reach("actor")
     return Actor()
 
-build.engine = lambda *arguments: service("engine", Engine)
-build.gateway = lambda *arguments: service("gateway")
-build.agent_server = lambda *arguments: service("agent_server")
-build.actor = load_actor
-build.decoder = lambda model: str
+build.build_engine = lambda *arguments: service("engine", Engine)
+build.build_gateway = lambda *arguments: service("gateway")
+build.build_agent_server = lambda *arguments: service("agent_server")
+build.build_actor = load_actor
+build.build_decoder = lambda model: str
 launch.GatewayControl = Control
 sys.exit(main(["run", *sys.argv[4:]]))
 """

@@ -8,7 +8,7 @@ import pytest
 from client.errors import ConfigError
 from trainer.config.file import load_config
 from trainer.records import Group, Segment, Trace
-from trainer.rollouts.manager import Rollouts
+from trainer.rollouts.manager import RolloutBatch
 from trainer.rollouts.process import ClientExit, Session
 from trainer.rollouts.result import to_result
 from trainer.run_dir import RunDir, rollout_metrics
@@ -46,8 +46,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_every_session_is_recorded_with_its_tokens_failed_ones_included(make_run_dir):
     run_dir = make_run_dir()
     run_dir.decode = lambda tokens: " ".join(map(str, tokens))
-    run_dir.session("train", 3, attempt(1, 1.0))
-    run_dir.session("train", 3, attempt(2, None))
+    run_dir.write_session("train", 3, attempt(1, 1.0))
+    run_dir.write_session("train", 3, attempt(2, None))
     good, bad = map(json.loads, (run_dir.path / "trajectories" / "train_0003.jsonl").read_text().splitlines())
     assert (good["reward"], good["failure"], good["client"]["output"]["metadata"]["submission"]) == (1.0, None, "diff")
     assert good["segments"][1] == {
@@ -60,7 +60,7 @@ def test_every_session_is_recorded_with_its_tokens_failed_ones_included(make_run
 def test_metrics_of_rollouts_exclude_failures():
     attempts = [attempt(1, 1.0), attempt(2, 0.0, n_calls=1), attempt(3, None), attempt(4, None)]
     group = Group("g", tuple(result.sample for result in attempts if result.sample))
-    metrics = rollout_metrics(Rollouts((group,), tuple(attempts), refills=2))
+    metrics = rollout_metrics(RolloutBatch((group,), tuple(attempts), refills=2))
     assert (metrics["reward_mean"], metrics["resolved_rate"]) == (0.5, 0.5)
     assert (metrics["n_samples"], metrics["n_sessions"]) == (2, 4)
     assert metrics["failures"] == {"server.session_failed": 2} and metrics["refills"] == 2 and metrics["alarms"] == 1
@@ -70,10 +70,10 @@ def test_metrics_of_rollouts_exclude_failures():
 
 def test_steps_and_evaluations_are_written_as_lines_and_drawn(make_run_dir):
     run_dir = make_run_dir()
-    run_dir.evaluation(0, {"resolved_rate": 0.25})
-    run_dir.step(1, {"reward_mean": 0.5})
+    run_dir.write_evaluation(0, {"resolved_rate": 0.25})
+    run_dir.write_step(1, {"reward_mean": 0.5})
     first = (run_dir.path / "reward.png").read_bytes()
-    run_dir.step(2, {"reward_mean": 0.75})
+    run_dir.write_step(2, {"reward_mean": 0.75})
     assert [json.loads(line) for line in (run_dir.path / "metrics.jsonl").read_text().splitlines()] == [
         {"step": 1, "reward_mean": 0.5},
         {"step": 2, "reward_mean": 0.75},
@@ -84,7 +84,7 @@ def test_steps_and_evaluations_are_written_as_lines_and_drawn(make_run_dir):
 
 def test_a_metric_that_is_not_finite_is_still_valid_json(make_run_dir):
     run_dir = make_run_dir()
-    run_dir.step(1, {"reward_mean": 0.5, "grad_norm": float("nan"), "loss": float("-inf")})
+    run_dir.write_step(1, {"reward_mean": 0.5, "grad_norm": float("nan"), "loss": float("-inf")})
     (line,) = (run_dir.path / "metrics.jsonl").read_text().splitlines()
     metrics = json.loads(line, parse_constant=pytest.fail)
     assert metrics == {"step": 1, "reward_mean": 0.5, "grad_norm": "nan", "loss": "-inf"}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 
-def group_normalized(rewards: Sequence[float]) -> list[float]:
+def grpo_advantages(rewards: Sequence[float]) -> list[float]:
     """Advantages `A_i = (r_i - mean(r)) / std(r)` of one group: G rewards in, G advantages out, in the same order.
 
     The outcome-supervised advantage of GRPO (Shao et al. 2024, "DeepSeekMath", arXiv:2402.03300, section 4.1.2), with

@@ -50,9 +50,9 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of one `run`: `queued` sessions have made no model call yet; `rewards` are those of the `done` ones."""
+    """Counts of one `run`: `waiting` sessions have made no model call yet; `rewards` are those of the `done` ones."""
 
-    queued: int
+    waiting: int
     running: int
     done: int
     total: int
@@ -61,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
+class RolloutBatch:
     """The outcome of `run`: groups in order and every attempt. A sample whose tries all failed is missing."""
 
     groups: tuple[Group, ...]
@@ -128,7 +128,7 @@ class RolloutManager:
         sampling: Sampling,
         on_progress: Callable[[Progress], None],
         on_result: Callable[[RolloutResult], None],
-    ) -> Rollouts:
+    ) -> RolloutBatch:
         """Collect `size` samples for each group.
 
         Sessions start in the order of `group_ids`. Refills go first, so that their groups complete early.
@@ -150,7 +150,7 @@ class RolloutManager:
         finally:
             shutil.rmtree(self._settings.io_root, ignore_errors=True)
         groups = tuple(Group(group_id, tuple(members)) for group_id, members in samples.items())
-        return Rollouts(groups, tuple(batch.attempts), batch.refills)
+        return RolloutBatch(groups, tuple(batch.attempts), batch.refills)
 
     def _collect(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         next_tick = 0.0
@@ -217,8 +217,8 @@ class RolloutManager:
             calls = status.get(running.process.session.session_id, {})
             calling += bool(calls.get("n_calls") or calls.get("in_flight"))
         rewards = tuple(sample.reward for samples in batch.samples.values() for sample in samples)
-        queued = len(batch.pending) + len(batch.running) - calling
-        batch.on_progress(Progress(queued, calling, len(rewards), batch.total, batch.refills, rewards))
+        waiting = len(batch.pending) + len(batch.running) - calling
+        batch.on_progress(Progress(waiting, calling, len(rewards), batch.total, batch.refills, rewards))
 
     def _cancel_all(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
         """SIGTERM to every client, a grace period to cancel their sessions, SIGKILL to the rest.

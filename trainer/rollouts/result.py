@@ -50,7 +50,7 @@ def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, 
 
 def _sample(session: Session, exit: ClientExit, trace: Trace) -> tuple[Sample, str]:
     if exit.exit_code != 0:
-        raise _failure_of(exit)
+        raise _classify_failure(exit)
     output = exit.output or {}
     reward = output.get("reward")
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
@@ -78,7 +78,7 @@ def _compare_calls(trace: Trace, counted: object) -> str:
     return message
 
 
-def _failure_of(exit: ClientExit) -> StackError:
+def _classify_failure(exit: ClientExit) -> StackError:
     """The failure of a client that did not exit 0: its class by the exit code, its reason by the error file."""
     if exit.exit_code == EXIT_UNREACHABLE:
         return ServerUnreachable(f"the client could not reach the agent server: {_reason(exit)}")

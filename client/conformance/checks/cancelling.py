@@ -10,8 +10,9 @@ CANCEL_S = 2.0  # from cancel to cancelled
 def cancel(server: Server) -> None:
     """cancel answers 204: at once after create, while running, repeated, and after the end"""
     done = server.start()
-    end = server.ended(done)["status"]
-    running, new = server.running(), server.start(held=True)  # in this order, since a server may run one at a time
+    end = server.wait_ended(done)["status"]
+    running = server.start_running_session()
+    new = server.start(held=True)  # second, since a server may run one at a time
     for session, when in (
         (new, "just created"),
         (new, "repeated"),
@@ -22,33 +23,33 @@ def cancel(server: Server) -> None:
     ):
         response = server.cancel(session)
         expect(response.status_code == 204, f"{when}: {describe(response)}")
-    server.ended(running)
+    server.wait_ended(running)
     response = server.cancel(running)
     expect(response.status_code == 204, f"cancelled: {describe(response)}")
 
 
-def cancel_leaves_the_end(server: Server) -> None:
+def cancel_after_end_changes_nothing(server: Server) -> None:
     """a session that has ended stays as it was when it is cancelled"""
     session = server.start()
-    before = server.ended(session)["status"]
+    before = server.wait_ended(session)["status"]
     server.cancel(session)
-    after = server.view(session)["status"]
+    after = server.get_state(session)["status"]
     expect(after == before, f"{before}, then {after}")
 
 
 def cancelled_in_time(server: Server) -> None:
     """2 s after cancel the session is cancelled"""
-    session = server.running()
+    session = server.start_running_session()
     server.cancel(session)
     deadline = time.monotonic() + CANCEL_S
-    while (status := server.view(session).get("status")) != "cancelled":
+    while (status := server.get_state(session).get("status")) != "cancelled":
         expect(time.monotonic() < deadline, f"it is {status}")
         time.sleep(POLL_S)
 
 
 def model_calls_stop(server: Server) -> None:
     """2 s after cancel the model call in flight is given up, and none follows"""
-    session = server.running()
+    session = server.start_running_session()
     server.cancel(session)
     deadline = time.monotonic() + CANCEL_S
     while session.model.open_calls:
@@ -59,4 +60,4 @@ def model_calls_stop(server: Server) -> None:
     expect(len(session.model.calls) == calls, f"{len(session.model.calls) - calls} more model calls came")
 
 
-CHECKS = (cancel, cancel_leaves_the_end, cancelled_in_time, model_calls_stop)
+CHECKS = (cancel, cancel_after_end_changes_nothing, cancelled_in_time, model_calls_stop)

@@ -4,14 +4,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from client.conformance.server import Server, describe, expect, json_of
+from client.conformance.server import Server, describe, expect, read_json
 from client.wire import SessionRequest
 
 
 def create(server: Server) -> None:
     """POST /sessions answers 200 with a session_id and a status that is not terminal"""
     response = server.post(server.body(held=True))
-    body = json_of(response)
+    body = read_json(response)
     expect(response.status_code == 200, describe(response))
     expect(isinstance(body.get("session_id"), str) and body["session_id"] != "", describe(response))
     expect(body.get("status") in ("queued", "running", "grading"), describe(response))
@@ -19,9 +19,9 @@ def create(server: Server) -> None:
 
 def create_again(server: Server) -> None:
     """the same session_id again, while it runs, is the same session"""
-    session = server.running()
+    session = server.start_running_session()
     again = server.post(session.body)
-    expect(again.ok and json_of(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
+    expect(again.ok and read_json(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
 
 
 def create_at_once(server: Server) -> None:
@@ -29,17 +29,17 @@ def create_at_once(server: Server) -> None:
     body = server.body(held=True)
     with ThreadPoolExecutor(8) as threads:
         responses = list(threads.map(server.post, [body] * 8))
-    ids = {json_of(response).get("session_id") for response in responses}
+    ids = {read_json(response).get("session_id") for response in responses}
     expect(len(ids) == 1 and None not in ids, f"{len(ids)} sessions: {', '.join(map(str, ids))}")
 
 
 def create_after_end(server: Server) -> None:
     """the same session_id again, after its end, is the same session, and nothing runs again"""
     session = server.start()
-    server.ended(session)
+    server.wait_ended(session)
     calls = len(session.model.calls)
     again = server.post(session.body)
-    expect(again.ok and json_of(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
+    expect(again.ok and read_json(again).get("session_id") == session.id, f"first {session.id}, then {describe(again)}")
     time.sleep(server.watch_s / 2)
     expect(len(session.model.calls) == calls, "its agent called the model again")
 

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from client.conformance.server import Server, Untested, expect
+from client.conformance.server import Inconclusive, Server, expect
 from client.wire import EXIT_CODES, Status
 
 
 def completed_fields(server: Server) -> None:
     """completed has a number as reward, exit_code 0, agent_exit_status, submission and n_calls"""
-    view = server.ended(server.start())
+    view = server.wait_ended(server.start())
     if view["status"] != "completed":
-        raise Untested(f"a session whose agent submits at once ended as {view['status']}: {view.get('error')}")
+        raise Inconclusive(f"a session whose agent submits at once ended as {view['status']}: {view.get('error')}")
     reward = view.get("reward")
     expect(isinstance(reward, (int, float)) and not isinstance(reward, bool), f"reward={reward!r}")
     expect(view.get("exit_code") == EXIT_CODES[Status.COMPLETED], f"exit_code={view.get('exit_code')!r}")
@@ -20,7 +20,7 @@ def completed_fields(server: Server) -> None:
 
 def completes(server: Server) -> None:
     """a session whose agent submits is completed"""
-    view = server.ended(server.start())
+    view = server.wait_ended(server.start())
     expect(view["status"] == "completed", f"{view['status']}: {view.get('error')}")
 
 
@@ -34,7 +34,7 @@ def failed_fields(server: Server) -> None:
     """failed has no reward, exit_code 1, and an error with boundary, code and message"""
     view = server.end_without_model
     if view["status"] != "failed":
-        raise Untested("no session failed")
+        raise Inconclusive("no session failed")
     _expect_no_result(view, Status.FAILED)
     missing = [name for name in ("boundary", "code", "message") if not (view.get("error") or {}).get(name)]
     expect(not missing, f"its error is without {', '.join(missing)}")
@@ -42,11 +42,11 @@ def failed_fields(server: Server) -> None:
 
 def cancelled_fields(server: Server) -> None:
     """cancelled has no reward and exit_code 143"""
-    session = server.running()
+    session = server.start_running_session()
     server.cancel(session)
-    view = server.ended(session)
+    view = server.wait_ended(session)
     if view["status"] != "cancelled":
-        raise Untested(f"a cancelled session ended as {view['status']}")
+        raise Inconclusive(f"a cancelled session ended as {view['status']}")
     _expect_no_result(view, Status.CANCELLED)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import openai
 import pytest
 
-from client.evaluation.endpoint import CallerGone, Endpoint
+from client.evaluation.endpoint import ClientDisconnected, Endpoint
 from client.evaluation.relay import serving_relay
 from tests.client.evaluation.fake_endpoint import KEY, Fault, serving_endpoint
 
@@ -17,7 +17,12 @@ def test_a_stream_is_served_from_a_whole_answer(tools):
     with serving_endpoint() as fake:
         fake.scripts = {"the task": ["ls"]}
         endpoint = Endpoint(
-            f"{fake.url}/v1", "some-model", api_key=KEY, sampling={"temperature": 0.3}, patience_s=5, call_timeout_s=5
+            f"{fake.url}/v1",
+            "some-model",
+            api_key=KEY,
+            sampling={"temperature": 0.3},
+            retry_timeout_s=5,
+            call_timeout_s=5,
         )
         with serving_relay("127.0.0.1", 0, endpoint) as relay, relay.open_session(pytest.fail) as model_session:
             client = openai.OpenAI(base_url=f"{relay.url}/v1", api_key=model_session.key, max_retries=0)
@@ -41,7 +46,7 @@ def test_a_stream_is_served_from_a_whole_answer(tools):
 
 def test_the_relay_serves_only_its_sessions():
     with serving_endpoint() as fake:
-        endpoint = Endpoint(fake.url, "m", api_key=KEY, sampling={}, patience_s=1, call_timeout_s=5)
+        endpoint = Endpoint(fake.url, "m", api_key=KEY, sampling={}, retry_timeout_s=1, call_timeout_s=5)
         with serving_relay("127.0.0.1", 0, endpoint) as relay:
             with relay.open_session(pytest.fail) as model_session:
                 pass
@@ -57,7 +62,7 @@ def test_a_rate_limit_of_one_call_holds_back_all():
     left = threading.Event()
     with serving_endpoint() as fake, ThreadPoolExecutor(8) as threads:
         fake.fault = lambda text, turn: Fault(429, headers={"Retry-After": "60"})
-        endpoint = Endpoint(fake.url, "m", api_key=KEY, sampling={}, patience_s=1, call_timeout_s=5)
+        endpoint = Endpoint(fake.url, "m", api_key=KEY, sampling={}, retry_timeout_s=1, call_timeout_s=5)
         waiting = threading.Event()
 
         def call() -> None:
@@ -70,4 +75,6 @@ def test_a_rate_limit_of_one_call_holds_back_all():
             assert not wait(calls, timeout=0.5).done and fake.statuses == [429]
         finally:
             left.set()
-        assert all(isinstance(ended.exception(timeout=10), CallerGone) for ended in calls) and fake.statuses == [429]
+        assert all(
+            isinstance(ended.exception(timeout=10), ClientDisconnected) for ended in calls
+        ) and fake.statuses == [429]

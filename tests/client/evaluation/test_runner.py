@@ -6,7 +6,7 @@ import pytest
 
 from client.errors import EndpointFailed, RateLimited
 from client.evaluation.relay import ModelSession
-from client.evaluation.runner import failure_of
+from client.evaluation.runner import classify_failure
 from client.wire import SessionView
 
 
@@ -17,17 +17,17 @@ def view(**fields) -> SessionView:
 
 
 def calls(**fields) -> ModelSession:
-    """What failure_of reads of a model session."""
-    return SimpleNamespace(**{"fault": None, "pending_fault": None, "lost_s": 0.0} | fields)
+    """What classify_failure reads of a model session."""
+    return SimpleNamespace(**{"fault": None, "pending_fault": None, "delay_s": 0.0} | fields)
 
 
 LOST_WORKER = {"boundary": "server", "code": "worker_lost", "message": "gone"}
 MODEL_FAILED = {"boundary": "model", "code": "model_unreachable", "message": "timeout"}
 ENDINGS = {
     "model's own": (view(), calls(), None),
-    "model's own, after waiting": (view(agent_exit_status="Submitted"), calls(lost_s=90.0), None),
-    "model's own time": (view(agent_exit_status="TimeExceeded"), calls(lost_s=9.0), None),
-    "time lost to the endpoint": (view(agent_exit_status="TimeExceeded"), calls(lost_s=11.0), "endpoint_failed"),
+    "model's own, after waiting": (view(agent_exit_status="Submitted"), calls(delay_s=90.0), None),
+    "model's own time": (view(agent_exit_status="TimeExceeded"), calls(delay_s=9.0), None),
+    "time lost to the endpoint": (view(agent_exit_status="TimeExceeded"), calls(delay_s=11.0), "endpoint_failed"),
     "completed after a fault": (view(reward=1.0), calls(fault=EndpointFailed("no")), "endpoint_failed"),
     "completed without a reward": (view(reward=None), calls(), "server_error"),
     "the server's": (
@@ -52,4 +52,4 @@ ENDINGS = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_an_ending_is_attributed(name):
     ended, model_session, code = ENDINGS[name]
-    assert (failure_of(ended, model_session) or {}).get("code") == code
+    assert (classify_failure(ended, model_session) or {}).get("code") == code

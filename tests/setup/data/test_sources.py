@@ -39,7 +39,7 @@ from setup.data import sources
     ],
 )
 def test_splits_come_from_the_card_or_from_file_names(paths: list[str], card: dict, splits: dict[str, int]):
-    assert {name: len(files) for name, files in sources.splits_of(paths, card).items()} == splits
+    assert {name: len(files) for name, files in sources.list_splits(paths, card).items()} == splits
 
 
 def test_every_short_name_parses_to_its_dataset_and_split():

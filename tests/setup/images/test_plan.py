@@ -8,17 +8,17 @@ import pyarrow.parquet as parquet
 import pytest
 
 from client.errors import ConfigError
-from setup.images.fetch import Fetch
-from setup.images.folder import Folder
+from setup.images.fetch import ImageFetcher
+from setup.images.folder import ImageStore
 from setup.images.plan import DiskLimits, Image, bytes_needed, next_to_start, space_error, to_evict
-from setup.images.programs import Programs
+from setup.images.programs import ProgramRunner
 from setup.images.registry import (
     AccessRefused,
     NotInRegistry,
     PullLimitReached,
     RegistryError,
     RegistryUnavailable,
-    error_of,
+    classify_error,
     reference,
 )
 from setup.images.report import Report
@@ -104,7 +104,7 @@ def test_the_registry_of_a_name(name: str, mirror: str, expected: str):
     ],
 )
 def test_the_error_class_of_a_message(message: str, kind: type):
-    error = error_of(f'time="2026" level=fatal msg="{message}"', "docker.io/a/denied")
+    error = classify_error(f'time="2026" level=fatal msg="{message}"', "docker.io/a/denied")
     assert type(error) is kind and error.transient == (kind is RegistryUnavailable)
 
 
@@ -166,12 +166,16 @@ class LimitedRegistry:
 
 
 def test_a_reached_pull_limit_ends_all_requests(tmp_path: Path):
-    registry, folder, names = LimitedRegistry(limit=3), Folder(tmp_path), [f"image-{number}" for number in range(100)]
+    registry, folder, names = (
+        LimitedRegistry(limit=3),
+        ImageStore(tmp_path),
+        [f"image-{number}" for number in range(100)],
+    )
     report = Report(len(names))
-    Fetch(
+    ImageFetcher(
         folder,
         registry,
-        Programs(folder.alive),
+        ProgramRunner(folder.alive),
         report,
         "sif",
         DiskLimits(None, 0),

@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.algorithms.advantages import group_normalized
+from trainer.algorithms.advantages import grpo_advantages
 
 REWARDS = st.lists(st.floats(-10, 10).map(lambda r: round(r, 3)), min_size=1, max_size=16)
 
 
 def test_two_of_four_resolved():
-    assert group_normalized([1.0, 0.0, 0.0, 1.0]) == [1.0, -1.0, -1.0, 1.0]
+    assert grpo_advantages([1.0, 0.0, 0.0, 1.0]) == [1.0, -1.0, -1.0, 1.0]
 
 
 @pytest.mark.parametrize("rewards", [[], [1.0], [0.0] * 8, [0.1] * 3])  # 0.1 * 3 / 3 is not 0.1 in floats
 def test_no_variance_gives_exact_zeros(rewards):
-    assert group_normalized(rewards) == [0.0] * len(rewards)
+    assert grpo_advantages(rewards) == [0.0] * len(rewards)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_rejected(bad):
     with pytest.raises(ValueError, match="finite"):
-        group_normalized([1.0, bad])
+        grpo_advantages([1.0, bad])
 
 
 @given(REWARDS)
 def test_mean_zero_deviation_one_order_kept(rewards):
-    advantages = group_normalized(rewards)
+    advantages = grpo_advantages(rewards)
     if min(rewards) == max(rewards):
         return
     assert statistics.fmean(advantages) == pytest.approx(0, abs=1e-6)

@@ -78,8 +78,8 @@ def test_progress_distinguishes_queued_from_running(make_manager, gateway, rewar
         gateway.opened[1]: {"n_calls": 0, "in_flight": 0},
     }
     run(make_manager("sleep 0.3; " + rewarding(1), max_clients=2), on_progress=seen.append)
-    assert (seen[0].queued, seen[0].running, seen[0].done, seen[0].total) == (3, 1, 0, 4)
-    assert (seen[-1].queued, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4
+    assert (seen[0].waiting, seen[0].running, seen[0].done, seen[0].total) == (3, 1, 0, 4)
+    assert (seen[-1].waiting, seen[-1].running, seen[-1].done) == (0, 0, 4) and seen[-1].rewards == (1.0,) * 4
 
 
 def test_a_signal_cancels_every_session(make_manager, gateway, process_tag, tmp_path, leftover_processes, interrupts):

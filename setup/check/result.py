@@ -6,7 +6,7 @@ OK, WARN, FAIL = "ok", "warn", "FAIL"
 
 
 @dataclass(frozen=True)
-class Line:
+class CheckResult:
     """`found`: the rule and the value, `remedy`: the action for the user, of each line that is not ok."""
 
     status: str
