@@ -1,4 +1,4 @@
-"""Progress of a run on the console: phase, sessions queued, running and done, mean reward so far.
+"""Progress of a run on the console: phase, sessions waiting, running and done, mean reward so far.
 
 Invariant: it displays and decides nothing. On a terminal one line is redrawn in place. Elsewhere a line is printed
 every 15 seconds, few enough for a log file.
@@ -60,7 +60,7 @@ class Display:
         line = f"[{_clock(now - self._start)}] {self._phase} ({now - self._phase_start:.0f} s)"
         if self._progress:
             p = self._progress
-            line += f" | sessions: {p.waiting} queued, {p.running} running, {p.done}/{p.total} done"
+            line += f" | sessions: {p.waiting} waiting, {p.running} running, {p.done}/{p.total} done"
             line += f", {p.refills} refilled" if p.refills else ""
             line += f" | mean reward so far {sum(p.rewards) / len(p.rewards):.2f}" if p.rewards else ""
         return Text(line)

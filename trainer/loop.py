@@ -145,7 +145,7 @@ class Loop:
         rollouts = self._components.rollouts.run(group_ids, size, mode, sampling, self._display.progress, on_result)
         if not rollouts.samples:
             raise ServerError(
-                f"none of {len(rollouts.attempts)} {mode} sessions returned a reward; "
+                f"none of {len(rollouts.results)} {mode} sessions returned a reward; "
                 f"the last failure: {rollouts.failures[-1]}"
             )
         return rollouts

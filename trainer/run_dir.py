@@ -3,7 +3,7 @@
     config.resolved.toml    the configuration with every default; can be run again
     metrics.jsonl           one line a training step
     evaluations.jsonl       one line a held-out evaluation
-    trajectories/*.jsonl    one line a session, failed ones included: client output and every token
+    trajectories/*.jsonl    one line per session, failed ones included: client output and every token
     reward.png              training reward and its running mean, held-out resolved rate
     checkpoints/            the newest checkpoints, each with Hugging Face-format weights
     agent_server/           the started agent server's records and the agents' own trajectories
@@ -122,7 +122,7 @@ def rollout_metrics(rollouts: RolloutBatch) -> dict:
         "reward_mean": sum(sample.reward for sample in samples) / n if n else None,
         "resolved_rate": sum(sample.reward >= RESOLVED for sample in samples) / n if n else None,
         "n_samples": n,
-        "n_sessions": len(rollouts.attempts),
+        "n_sessions": len(rollouts.results),
         "exit_statuses": dict(Counter(sample.exit_status for sample in samples)),
         "calls_mean": sum(sample.trace.n_calls for sample in samples) / n if n else None,
         "sampled_tokens": sum(sample.trace.n_sampled() for sample in samples),
@@ -131,7 +131,7 @@ def rollout_metrics(rollouts: RolloutBatch) -> dict:
         ),
         "failures": dict(Counter(f"{failure.boundary}.{failure.code}" for failure in rollouts.failures)),
         "refills": rollouts.refills,
-        "alarms": sum(bool(attempt.alarm) for attempt in rollouts.attempts),
+        "alarms": sum(bool(result.alarm) for result in rollouts.results),
     }
 
 

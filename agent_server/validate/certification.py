@@ -29,8 +29,8 @@ START_TIMEOUT_S, SETUP_TIMEOUT_S, RESET_TIMEOUT_S = 120.0, 600.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
-    """How the sandboxes are set up. `timeout_s`: of one run of the tests."""
+class SandboxConfig:
+    """Set-up of the sandboxes. `timeout_s`: of one run of the tests."""
 
     images: Path
     setup_command: str
@@ -38,64 +38,62 @@ class Conditions:
     timeout_s: float
 
 
-def certify(
-    row: dict[str, Any], dataset: Dataset, task: Task, attempt: int, conditions: Conditions
-) -> Iterator[Verdict]:
-    """The verdicts of one attempt, gold first."""
+def certify(row: dict[str, Any], dataset: Dataset, task: Task, repeat: int, config: SandboxConfig) -> Iterator[Verdict]:
+    """The verdicts of one repeat of the row's cases, gold first."""
     try:
-        with _sandbox(task, conditions) as sandbox:
+        with _sandbox(task, config) as sandbox:
             repository.prepare(dataset, task, sandbox)
             dataset.apply_gold(row, task, sandbox)
             gold = repository.collect_diff(sandbox)
             sandbox.run("git reset -q --hard && git clean -fdq", cwd=REPOSITORY, timeout_s=RESET_TIMEOUT_S)
             attacks = list(hostile.submissions(dataset, task, sandbox, gold))
     except Exception as failure:  # a dataset class of the user's may raise anything
-        yield Verdict(task.task_id, GOLD, attempt, True, None, "", 0.0, error=_describe(failure))
+        yield Verdict(task.task_id, GOLD, repeat, True, None, "", 0.0, error=_describe(failure))
         return
-    yield _verdict(dataset, task, attempt, conditions, GOLD, gold, expected=True)
+    yield _verdict(dataset, task, repeat, config, GOLD, gold, expected=True)
     for case, patch in [(EMPTY, ""), *attacks]:
-        yield _verdict(dataset, task, attempt, conditions, case, patch, expected=False)
+        yield _verdict(dataset, task, repeat, config, case, patch, expected=False)
 
 
 def _verdict(
-    dataset: Dataset, task: Task, attempt: int, conditions: Conditions, case: str, patch: str, *, expected: bool
+    dataset: Dataset, task: Task, repeat: int, config: SandboxConfig, case: str, patch: str, *, expected: bool
 ) -> Verdict:
     started = time.monotonic()
     try:
-        with _sandbox(task, conditions) as sandbox:
-            found = grade(dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(conditions.timeout_s))
+        with _sandbox(task, config) as sandbox:
+            found = grade(dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(config.timeout_s))
     except Exception as failure:  # as above
         seconds = time.monotonic() - started
-        return Verdict(task.task_id, case, attempt, expected, None, "", seconds, error=_describe(failure))
-    holds = found.resolved is expected
+        return Verdict(task.task_id, case, repeat, expected, None, "", seconds, error=_describe(failure))
+    as_expected = found.resolved is expected
     return Verdict(
         task_id=task.task_id,
         case=case,
-        attempt=attempt,
+        repeat=repeat,
         expected=expected,
         resolved=found.resolved,
         status=found.status,
         seconds=time.monotonic() - started,
         touched=found.touched,
-        log="" if holds else found.log,
-        failing=() if holds else failing(found.fail_to_pass, found.pass_to_pass),
+        log="" if as_expected else found.log,
+        failing=() if as_expected else failing(found.fail_to_pass, found.pass_to_pass),
     )
 
 
 @contextmanager
-def _sandbox(task: Task, conditions: Conditions) -> Iterator[Sandbox]:
+def _sandbox(task: Task, config: SandboxConfig) -> Iterator[Sandbox]:
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
         sandbox = apptainer.start(
-            apptainer.image_path(conditions.images, task.image_name),
+            apptainer.image_path(config.images, task.image_name),
             scratch=Path(scratch),
             env={},
             start_timeout_s=START_TIMEOUT_S,
             limits=LIMITS,
-            network=conditions.network,
+            network=config.network,
         )
         try:
-            if conditions.setup_command:
-                result = sandbox.run(conditions.setup_command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+            if config.setup_command:
+                result = sandbox.run(config.setup_command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
                 if result.returncode != 0:
                     raise ConfigError(
                         f"the set-up command must end with 0; it ended with {result.returncode}: {result.output[-500:]}"

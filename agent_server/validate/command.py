@@ -1,7 +1,7 @@
 """The command `python -m agent_server validate`: certifies that the rewards of rows can be trusted.
 
 The gold patch must be graded 1, the repository as it is 0, and each hostile submission 0. A row for which one of these
-fails, or changes between attempts, is named in the report; the server excludes it when it is given the report
+fails, or changes between repeats, is named in the report; the server excludes it when it is given the report
 (AGENT_SERVER_EXCLUDE).
 Invariant: an interrupted run continues where it was, from the lines file beside the report.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from agent_server.sandboxes import apptainer
 from agent_server.tasks.catalog import MODES, Catalog
-from agent_server.validate.certification import Conditions, certify
+from agent_server.validate.certification import SandboxConfig, certify
 from agent_server.validate.report import summarize
-from agent_server.validate.verdicts import append_attempt, digest, read_usable
+from agent_server.validate.verdicts import append_repeat, digest, read_usable
 from client.errors import ConfigError, StackError
 from client.wire import Mode
 
@@ -44,14 +44,14 @@ def validate(arguments: argparse.Namespace) -> int:
     catalog = Catalog(arguments.tasks, arguments.dataset, default_image=arguments.default_image)
     for task_id in arguments.ids or ():
         catalog.check(arguments.mode, task_id)
-    conditions = Conditions(arguments.images, arguments.setup_command, arguments.network, arguments.timeout_s)
+    config = SandboxConfig(arguments.images, arguments.setup_command, arguments.network, arguments.timeout_s)
     lines = arguments.report.with_suffix(arguments.report.suffix + ".lines")
     task_ids = [task_id for task_id in catalog.ids(arguments.mode) if not arguments.ids or task_id in arguments.ids]
-    keys = {task_id: _key(catalog, arguments.mode, task_id, conditions) for task_id in task_ids}
+    keys = {task_id: _key(catalog, arguments.mode, task_id, config) for task_id in task_ids}
     verdicts = read_usable(lines, keys)
-    graded = {(verdict.task_id, verdict.attempt) for verdict in verdicts}
-    attempts = [(task_id, attempt) for task_id in task_ids for attempt in range(arguments.repeat)]
-    missing = [attempt for attempt in attempts if attempt not in graded]
+    graded = {(verdict.task_id, verdict.repeat) for verdict in verdicts}
+    repeats = [(task_id, repeat) for task_id in task_ids for repeat in range(arguments.repeat)]
+    missing = [repeat for repeat in repeats if repeat not in graded]
     print(
         f"validate: {len({task_id for task_id, _ in missing})} of {len(task_ids)} rows to grade; lines in {lines}",
         flush=True,
@@ -61,12 +61,12 @@ def validate(arguments: argparse.Namespace) -> int:
 
     def work(item: tuple[str, int]) -> None:
         nonlocal n_done
-        task_id, attempt = item
+        task_id, repeat = item
         row, dataset, task = catalog.get_row(arguments.mode, task_id)
-        found = [replace(verdict, key=keys[task_id]) for verdict in certify(row, dataset, task, attempt, conditions)]
-        reasons = [verdict.reason for verdict in found if not verdict.holds]
+        found = [replace(verdict, key=keys[task_id]) for verdict in certify(row, dataset, task, repeat, config)]
+        reasons = [verdict.reason for verdict in found if not verdict.as_expected]
         with lock:
-            append_attempt(lines, found)
+            append_repeat(lines, found)
             verdicts.extend(found)
             n_done += 1
             print(f"[{n_done}/{len(missing)}] {task_id}: {'; '.join(reasons) or 'ok'}", flush=True)
@@ -94,10 +94,10 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {path} does not exist; correct the path")
 
 
-def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> str:
+def _key(catalog: Catalog, mode: Mode, task_id: str, config: SandboxConfig) -> str:
     row, dataset, task = catalog.get_row(mode, task_id)
-    image = apptainer.image_path(conditions.images, task.image_name)
-    return digest(row, dataset, image, conditions.setup_command, conditions.network)
+    image = apptainer.image_path(config.images, task.image_name)
+    return digest(row, dataset, image, config.setup_command, config.network)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:

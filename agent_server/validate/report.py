@@ -12,12 +12,12 @@ from client.atomic_write import write_text
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`failing`: verdicts that do not hold, by row. `flaking`: rows of which a case changes between attempts."""
+    """`failing`: verdicts other than expected, by row. `flaky`: rows of which a case changes between repeats."""
 
     rows: int
     cases: dict[str, dict[str, Any]]
     failing: dict[str, list[Verdict]]
-    flaking: list[str]
+    flaky: list[str]
 
     @property
     def excluded(self) -> list[str]:
@@ -30,7 +30,7 @@ class Report:
             "rows": self.rows,
             "cases": self.cases,
             "excluded": self.excluded,
-            "flaking": self.flaking,
+            "flaky": self.flaky,
             "failures": [asdict(verdict) for verdicts in self.failing.values() for verdict in verdicts],
         }
         write_text(path, json.dumps(body, indent=1))
@@ -49,8 +49,8 @@ class Report:
             for verdict in self.failing[task_id]:
                 print(f"  {task_id}: {verdict.reason}")
         print(
-            f"{self.rows - len(self.excluded)} of {self.rows} rows can be trusted, {len(self.flaking)} flake; report in"
-            f" {path}{f' (AGENT_SERVER_EXCLUDE={path})' if self.excluded else ''}"
+            f"{self.rows - len(self.excluded)} of {self.rows} rows can be trusted, {len(self.flaky)} are flaky;"
+            f" report in {path}{f' (AGENT_SERVER_EXCLUDE={path})' if self.excluded else ''}"
         )
 
 
@@ -61,12 +61,12 @@ def summarize(verdicts: Iterable[Verdict]) -> Report:
     for verdict in verdicts:
         by_row.setdefault(verdict.task_id, []).append(verdict)
         by_case.setdefault(verdict.case, []).append(verdict)
-    failing = {task_id: [verdict for verdict in found if not verdict.holds] for task_id, found in by_row.items()}
+    failing = {task_id: [verdict for verdict in found if not verdict.as_expected] for task_id, found in by_row.items()}
     return Report(
         rows=len(by_row),
         cases={case: _line(found) for case, found in by_case.items()},
         failing={task_id: found for task_id, found in failing.items() if found},
-        flaking=sorted(task_id for task_id, found in by_row.items() if _flakes(found)),
+        flaky=sorted(task_id for task_id, found in by_row.items() if _is_flaky(found)),
     )
 
 
@@ -80,7 +80,7 @@ def _line(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def _flakes(verdicts: Sequence[Verdict]) -> bool:
+def _is_flaky(verdicts: Sequence[Verdict]) -> bool:
     grades: dict[str, set[bool | None]] = {}
     for verdict in verdicts:
         grades.setdefault(verdict.case, set()).add(verdict.resolved)

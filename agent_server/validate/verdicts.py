@@ -1,6 +1,6 @@
-"""Verdicts on single submissions, and the file of lines that keeps them between runs.
+"""Verdicts on single submissions, and the JSONL file that keeps them between runs.
 
-Invariant: lines are appended as verdicts are found, the gold verdict of an attempt last. An attempt without it was
+Invariant: lines are appended as verdicts are found, the gold verdict of a repeat last. A repeat without it was
 interrupted and is repeated by the next run.
 """
 
@@ -24,7 +24,7 @@ class Verdict:
 
     task_id: str
     case: str
-    attempt: int
+    repeat: int
     expected: bool
     resolved: bool | None
     status: str
@@ -36,13 +36,13 @@ class Verdict:
     key: str = ""
 
     @property
-    def holds(self) -> bool:
+    def as_expected(self) -> bool:
         """Whether the grade is the expected one."""
         return self.resolved is self.expected
 
     @property
     def reason(self) -> str:
-        """Why it does not hold, in one line."""
+        """Why it is not as expected, in one line."""
         if self.error:
             return f"{self.case}: {self.error}"
         text = f"{self.case}: {'resolved' if self.resolved else 'not resolved'} ({self.status})"
@@ -64,20 +64,20 @@ def digest(row: dict[str, Any], dataset: Dataset, image: Path, *conditions: obje
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def append_attempt(lines: Path, verdicts: Sequence[Verdict]) -> None:
-    """Append the verdicts of one attempt, which come gold first, so that the gold one is the last line."""
+def append_repeat(lines: Path, verdicts: Sequence[Verdict]) -> None:
+    """Append the verdicts of one repeat, which come gold first, so that the gold one is the last line."""
     with lines.open("a") as file:
         file.writelines(json.dumps(asdict(verdict)) + "\n" for verdict in reversed(verdicts))
 
 
 def read_usable(lines: Path, keys: Mapping[str, str]) -> list[Verdict]:
-    """Verdicts of an earlier run that still count: of complete attempts without an error, with the row's present
+    """Verdicts of an earlier run that still count: of complete repeats without an error, with the row's present
     key."""
-    attempts: dict[tuple[str, int, str], list[Verdict]] = {}
+    repeats: dict[tuple[str, int, str], list[Verdict]] = {}
     for verdict in _read(lines):
-        attempts.setdefault((verdict.task_id, verdict.attempt, verdict.key), []).append(verdict)
+        repeats.setdefault((verdict.task_id, verdict.repeat, verdict.key), []).append(verdict)
     usable = []
-    for (task_id, _, key), verdicts in attempts.items():
+    for (task_id, _, key), verdicts in repeats.items():
         is_complete = verdicts[-1].case == GOLD and not any(verdict.error for verdict in verdicts)
         if keys.get(task_id) == key and is_complete:
             usable += verdicts

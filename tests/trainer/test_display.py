@@ -15,7 +15,7 @@ def test_the_display_prints_whole_lines_to_a_file(monkeypatch):
         display.message("a line that stays")
     progress, message = out.getvalue().splitlines()
     assert "step 1/2: rollouts" in progress
-    assert "3 queued, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
+    assert "3 waiting, 2 running, 2/7 done, 1 refilled | mean reward so far 0.50" in progress
     assert message == "a line that stays"
 
 

@@ -22,7 +22,7 @@ def make_run_dir(tmp_path):
     return lambda: RunDir(load_config(QUICKSTART, [f"run.dir={tmp_path}/runs"]))
 
 
-def attempt(number: int, reward: float | None, n_calls: int = 2):
+def make_result(number: int, reward: float | None, n_calls: int = 2):
     metadata = {"exit_status": "Submitted", "n_calls": n_calls, "submission": "diff"}
     exit = (
         ClientExit(1, None, "log") if reward is None else ClientExit(0, {"reward": reward, "metadata": metadata}, "log")
@@ -46,8 +46,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_every_session_is_recorded_with_its_tokens_failed_ones_included(make_run_dir):
     run_dir = make_run_dir()
     run_dir.decode = lambda tokens: " ".join(map(str, tokens))
-    run_dir.write_session("train", 3, attempt(1, 1.0))
-    run_dir.write_session("train", 3, attempt(2, None))
+    run_dir.write_session("train", 3, make_result(1, 1.0))
+    run_dir.write_session("train", 3, make_result(2, None))
     good, bad = map(json.loads, (run_dir.path / "trajectories" / "train_0003.jsonl").read_text().splitlines())
     assert (good["reward"], good["failure"], good["client"]["output"]["metadata"]["submission"]) == (1.0, None, "diff")
     assert good["segments"][1] == {
@@ -58,9 +58,9 @@ def test_every_session_is_recorded_with_its_tokens_failed_ones_included(make_run
 
 
 def test_metrics_of_rollouts_exclude_failures():
-    attempts = [attempt(1, 1.0), attempt(2, 0.0, n_calls=1), attempt(3, None), attempt(4, None)]
-    group = Group("g", tuple(result.sample for result in attempts if result.sample))
-    metrics = rollout_metrics(RolloutBatch((group,), tuple(attempts), refills=2))
+    results = [make_result(1, 1.0), make_result(2, 0.0, n_calls=1), make_result(3, None), make_result(4, None)]
+    group = Group("g", tuple(result.sample for result in results if result.sample))
+    metrics = rollout_metrics(RolloutBatch((group,), tuple(results), refills=2))
     assert (metrics["reward_mean"], metrics["resolved_rate"]) == (0.5, 0.5)
     assert (metrics["n_samples"], metrics["n_sessions"]) == (2, 4)
     assert metrics["failures"] == {"server.session_failed": 2} and metrics["refills"] == 2 and metrics["alarms"] == 1

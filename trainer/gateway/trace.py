@@ -1,7 +1,7 @@
 """Token tree of a session: prompt and sampled tokens, turn by turn, with a branch where an agent rewrites its history.
 
-Invariant (token in, token out): a turn's `sequence` is exactly what the engine received and sampled. Messages only
-serve to find the turn that a request continues; they never become tokens here.
+Invariant (token in, token out): a turn's `sequence` is exactly the tokens that the engine received and sampled.
+Messages only identify the turn that a request continues; they are never tokenized here.
 """
 
 import hashlib
@@ -63,13 +63,13 @@ class TokenTree:
         return len(self._turns)
 
     def find(self, history: History) -> Turn | None:
-        """The turn that `history` continues: the one with the longest history that is a prefix of it. None without one.
+        """The latest turn whose history is the longest recorded prefix of `history`; None if no turn's is.
 
         The assistant's messages in the prefix must be unaltered.
         """
         for digest in reversed(history.digests):
-            for turn in reversed(self._by_history.get(digest, ())):  # the same text may have been sampled repeatedly
-                if _same_reasoning(turn, history.messages):
+            for turn in reversed(self._by_history.get(digest, ())):  # latest first: equal texts may differ in tokens
+                if _keeps_reasoning(turn, history.messages):
                     return turn
         return None
 
@@ -104,12 +104,12 @@ class TokenTree:
 
 
 def trace_to_wire(trace: Trace) -> dict:
-    """JSON-ready form of a trace, read back by `trace_from_wire`."""
+    """The trace as JSON types, for `trace_from_wire`."""
     return {"n_calls": trace.n_calls, "segments": [asdict(segment) for segment in trace.segments]}
 
 
 def trace_from_wire(wire: dict) -> Trace:
-    """The inverse of `trace_to_wire`; floats are preserved exactly."""
+    """The trace from `trace_to_wire`'s form. Floats are preserved exactly."""
     segments = (
         Segment(**{**segment, "tokens": tuple(segment["tokens"]), "logprobs": tuple(segment["logprobs"])})
         for segment in wire["segments"]
@@ -117,8 +117,8 @@ def trace_from_wire(wire: dict) -> Trace:
     return Trace(tuple(segments), wire["n_calls"])
 
 
-def _same_reasoning(turn: Turn, messages: list[dict]) -> bool:
-    """True unless an agent has altered its reasoning. Dropping it is allowed: most agents do."""
+def _keeps_reasoning(turn: Turn, messages: list[dict]) -> bool:
+    """True unless `messages` alter the reasoning of a turn on the path. They may omit it: most agents do."""
     for ancestor in turn.path():
         sent = messages[ancestor.n_messages - 1].get("reasoning_content")
         if sent and sent != ancestor.message.get("reasoning_content"):

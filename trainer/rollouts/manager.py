@@ -50,7 +50,10 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of one `run`: `waiting` sessions have made no model call yet; `rewards` are those of the `done` ones."""
+    """Counts of one `run`.
+
+    `waiting`: samples without a model call yet, launched or not. `running`: those with one. `rewards`: of the `done`.
+    """
 
     waiting: int
     running: int
@@ -62,10 +65,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """The outcome of `run`: groups in order and every attempt. A sample whose tries all failed is missing."""
+    """Samples of one `run` by group, and the results of all sessions. A sample whose tries all failed is missing."""
 
     groups: tuple[Group, ...]
-    attempts: tuple[RolloutResult, ...]
+    results: tuple[RolloutResult, ...]
     refills: int
 
     @property
@@ -74,7 +77,7 @@ class RolloutBatch:
 
     @property
     def failures(self) -> list[StackError]:
-        return [attempt.failure for attempt in self.attempts if attempt.failure]
+        return [result.failure for result in self.results if result.failure]
 
 
 @dataclass(slots=True)
@@ -82,12 +85,11 @@ class _Running:
     process: ClientProcess
     tries: int
     started: float  # time.monotonic
-    kill_at: float = float("inf")  # time.monotonic of SIGKILL; set with SIGTERM
-    overdue: bool = False
+    kill_at: float | None = None  # time.monotonic of SIGKILL; set with SIGTERM, when the client is overdue
 
 
 @dataclass(slots=True)
-class _Batch:
+class _RunState:
     """The state of one `run`."""
 
     mode: str
@@ -98,7 +100,7 @@ class _Batch:
     pending: deque[tuple[str, int]]  # (group id, tries so far)
     total: int
     running: dict[int, _Running] = field(default_factory=dict)  # by pidfd
-    attempts: list[RolloutResult] = field(default_factory=list)
+    results: list[RolloutResult] = field(default_factory=list)
     refills: int = 0
 
 
@@ -132,109 +134,110 @@ class RolloutManager:
         """Collect `size` samples for each group.
 
         Sessions start in the order of `group_ids`. Refills go first, so that their groups complete early.
-        `on_result` receives every attempt as it ends, `on_progress` the counts twice a second.
+        `on_result` receives the result of every session as it ends, `on_progress` the counts twice a second.
         Raises ModelUnreachable when the gateway does not answer, OSError when a client cannot be started, and what
         `health_check` raises.
         """
         pending = deque((group_id, 0) for group_id in group_ids for _ in range(size))
         samples: dict[str, list[Sample]] = {group_id: [] for group_id in group_ids}
-        batch = _Batch(mode, sampling, on_progress, on_result, samples, pending, len(pending))
+        state = _RunState(mode, sampling, on_progress, on_result, samples, pending, len(pending))
         self._settings.io_root.mkdir(parents=True, exist_ok=True)
         try:
             with selectors.DefaultSelector() as selector:
                 try:
-                    self._collect(batch, selector)
+                    self._collect(state, selector)
                 finally:
                     with self._interrupts.deferred():
-                        self._cancel_all(batch, selector)
+                        self._cancel_all(state, selector)
         finally:
             shutil.rmtree(self._settings.io_root, ignore_errors=True)
         groups = tuple(Group(group_id, tuple(members)) for group_id, members in samples.items())
-        return RolloutBatch(groups, tuple(batch.attempts), batch.refills)
+        return RolloutBatch(groups, tuple(state.results), state.refills)
 
-    def _collect(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
+    def _collect(self, state: _RunState, selector: selectors.BaseSelector) -> None:
         next_tick = 0.0
-        while batch.pending or batch.running:
-            while batch.pending and len(batch.running) < self._settings.max_clients:
-                self._launch(batch, selector)
+        while state.pending or state.running:
+            while state.pending and len(state.running) < self._settings.max_clients:
+                self._launch(state, selector)
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 self._interrupts.check()
                 self._health_check()
-                self._end_overdue(batch)
-                self._report_progress(batch)
+                self._end_overdue(state)
+                self._report_progress(state)
             for key, _ in selector.select(timeout=TICK_S):
                 with self._interrupts.deferred():
-                    self._finish(batch, selector, key.fd)
-        self._report_progress(batch)
+                    self._finish(state, selector, key.fd)
+        self._report_progress(state)
 
-    def _launch(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
+    def _launch(self, state: _RunState, selector: selectors.BaseSelector) -> None:
         settings = self._settings
-        group_id, tries = batch.pending.popleft()
+        group_id, tries = state.pending.popleft()
         # The id is also the session's API key: the random part makes it unguessable.
-        session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, batch.mode, settings.run_id)
+        session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, state.mode, settings.run_id)
         with self._interrupts.deferred():
-            self._gateway.open(session.session_id, session.session_id, batch.sampling)
+            self._gateway.open(session.session_id, session.session_id, state.sampling)
             try:
                 process = ClientProcess(session, settings.command, settings.base_url, settings.io_root, settings.env)
             except OSError:
                 with suppress(StackError):  # the OSError is the fault to report
                     self._gateway.close(session.session_id)
                 raise
-            batch.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
+            state.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
             selector.register(process.fileno(), selectors.EVENT_READ)
 
-    def _finish(self, batch: _Batch, selector: selectors.BaseSelector, pidfd: int) -> None:
-        running = batch.running.pop(pidfd)
+    def _finish(self, state: _RunState, selector: selectors.BaseSelector, pidfd: int) -> None:
+        running = state.running.pop(pidfd)
         selector.unregister(pidfd)
-        exit = running.process.close(running.kill_at if running.overdue else 0.0)
+        client_exit = running.process.close(running.kill_at or 0.0)
         seconds = time.monotonic() - running.started
         trace = self._gateway.close(running.process.session.session_id)
-        result = to_result(running.process.session, exit, trace, seconds, running.overdue)
-        batch.attempts.append(result)
+        overdue = running.kill_at is not None
+        result = to_result(running.process.session, client_exit, trace, seconds, overdue)
+        state.results.append(result)
         group_id = result.session.group_id
         if result.sample:
-            batch.samples[group_id].append(result.sample)
+            state.samples[group_id].append(result.sample)
         elif running.tries < self._settings.max_tries:
-            batch.pending.appendleft((group_id, running.tries))
-            batch.refills += 1
-        batch.on_result(result)
+            state.pending.appendleft((group_id, running.tries))
+            state.refills += 1
+        state.on_result(result)
 
-    def _end_overdue(self, batch: _Batch) -> None:
+    def _end_overdue(self, state: _RunState) -> None:
         now = time.monotonic()
-        for running in batch.running.values():
-            if now > running.kill_at:
-                running.process.kill()
-            elif not running.overdue and now - running.started > self._settings.timeout_s:
-                running.overdue = True
+        for running in state.running.values():
+            if running.kill_at is not None:
+                if now > running.kill_at:
+                    running.process.kill()
+            elif now - running.started > self._settings.timeout_s:
                 running.kill_at = now + self._settings.kill_after_s
                 running.process.terminate()
 
-    def _report_progress(self, batch: _Batch) -> None:
+    def _report_progress(self, state: _RunState) -> None:
         status = self._gateway.status()
         calling = 0
-        for running in batch.running.values():
+        for running in state.running.values():
             calls = status.get(running.process.session.session_id, {})
             calling += bool(calls.get("n_calls") or calls.get("in_flight"))
-        rewards = tuple(sample.reward for samples in batch.samples.values() for sample in samples)
-        waiting = len(batch.pending) + len(batch.running) - calling
-        batch.on_progress(Progress(waiting, calling, len(rewards), batch.total, batch.refills, rewards))
+        rewards = tuple(sample.reward for samples in state.samples.values() for sample in samples)
+        waiting = len(state.pending) + len(state.running) - calling
+        state.on_progress(Progress(waiting, calling, len(rewards), state.total, state.refills, rewards))
 
-    def _cancel_all(self, batch: _Batch, selector: selectors.BaseSelector) -> None:
+    def _cancel_all(self, state: _RunState, selector: selectors.BaseSelector) -> None:
         """SIGTERM to every client, a grace period to cancel their sessions, SIGKILL to the rest.
 
         After a complete run no client is left and nothing happens.
         """
-        for running in batch.running.values():
+        for running in state.running.values():
             running.process.terminate()
         deadline = time.monotonic() + self._settings.kill_after_s
-        alive = set(batch.running)
+        alive = set(state.running)
         while alive and (left_s := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(timeout=left_s):
                 selector.unregister(key.fd)
                 alive.discard(key.fd)
-        for running in batch.running.values():
+        for running in state.running.values():
             running.process.close(deadline)
             with suppress(StackError):  # teardown: if the gateway has failed, its sessions have ended with it
                 self._gateway.close(running.process.session.session_id)
-        batch.running.clear()
+        state.running.clear()

@@ -1,4 +1,4 @@
-"""Client processes, one a session: spawn, terminate, reap, read the output, remove the files.
+"""Client processes, one per session: spawn, terminate, reap, read the output, remove the files.
 
 Invariant: after `close()` nothing of a client is left: no process of its group, no zombie, no file. SIGTERM asks a
 client to cancel its session. The kernel sends the same signal when the trainer dies.
@@ -29,7 +29,7 @@ LAUNCH_SCRIPT = '[ "$PPID" = "$1" ] || exit 143; exec /bin/bash -lc "$2"'
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One attempt at one sample. `session_id` is also the API key at the gateway, so it must be unguessable."""
+    """One try at one sample. `session_id` is also the API key at the gateway, so it must be unguessable."""
 
     session_id: str
     group_id: str

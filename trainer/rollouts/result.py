@@ -24,7 +24,7 @@ from trainer.rollouts.process import ClientExit, Session
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """The outcome of one attempt: exactly one of `sample` and `failure`. `seconds`: from launch to exit."""
+    """The result of one session: exactly one of `sample` and `failure`. `seconds`: from launch to exit."""
 
     session: Session
     exit: ClientExit

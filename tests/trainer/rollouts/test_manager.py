@@ -46,14 +46,14 @@ def test_an_infrastructure_failure_is_refilled_in_its_group(make_manager, gatewa
     command = f'if [ "$RELAX_GROUP_ID" = a ] && mkdir {tmp_path}/failed; then exit 1; fi; ' + rewarding(1)
     rollouts = run(make_manager(command))
     assert [len(group.samples) for group in rollouts.groups] == [2, 2]
-    assert len(rollouts.attempts) == 5 and [failure.code for failure in rollouts.failures] == ["session_failed"]
+    assert len(rollouts.results) == 5 and [failure.code for failure in rollouts.failures] == ["session_failed"]
     assert rollouts.refills == 1 and len(set(gateway.opened)) == 5
 
 
 def test_tries_are_bounded_and_the_failure_is_no_reward(make_manager, rewarding):
     rollouts = run(make_manager('[ "$RELAX_GROUP_ID" = a ] && exit 75; ' + rewarding(0), max_tries=2))
     assert [len(group.samples) for group in rollouts.groups] == [0, 2]
-    assert len(rollouts.failures) == 4 and len(rollouts.attempts) == 6
+    assert len(rollouts.failures) == 4 and len(rollouts.results) == 6
 
 
 def test_an_overdue_client_is_ended_and_counts_as_a_failure(make_manager, gateway):
@@ -68,10 +68,10 @@ def test_an_overdue_client_that_ignores_sigterm_is_killed(make_manager):
         groups=("a",),
         size=1,
     )
-    assert [attempt.exit.exit_code for attempt in rollouts.attempts] == [-signal.SIGKILL]
+    assert [result.exit.exit_code for result in rollouts.results] == [-signal.SIGKILL]
 
 
-def test_progress_distinguishes_queued_from_running(make_manager, gateway, rewarding):
+def test_progress_distinguishes_waiting_from_running(make_manager, gateway, rewarding):
     seen = []
     gateway.status = lambda: {
         gateway.opened[0]: {"n_calls": 0, "in_flight": 1},
