@@ -19,12 +19,12 @@ from client.errors import ConfigError, ImageCorrupt, StackError
 from setup.images import convert
 from setup.images.credentials import skopeo_environment
 from setup.images.fetch import ImageFetcher
-from setup.images.folder import ImageStore, measure_size
 from setup.images.plan import DiskLimits, gb
 from setup.images.programs import ProgramRunner
 from setup.images.registry import Registry, find_skopeo, reference
 from setup.images.report import ImageResult, Report
 from setup.images.rows import AUTO, image_names
+from setup.images.store import ImageStore, measure_size
 from setup.images.threads import for_each
 
 EXIT_CONFIG = 78
@@ -36,18 +36,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         names = image_names(_path("R2E_DATA_PATH", "the task rows"), os.environ.get("AGENT_SERVER_DATASET", AUTO))
-        folder = ImageStore(_path("R2E_SIF_DIR", "the folder for the images"))
-        folder.check_unique_files(names)
+        store = ImageStore(_path("R2E_SIF_DIR", "the folder for the images"))
+        store.check_unique_files(names)
         if options.json and not options.json.parent.is_dir():
             raise ConfigError(f"--json {options.json}: the folder {options.json.parent} does not exist; make it first")
         if options.prune:
-            return prune(folder, names, options.dry_run)
+            return prune(store, names, options.dry_run)
         find_apptainer()
         find_skopeo()
-        with Report(len(names)) as report, folder.locked(report.log) as leftovers:
+        with Report(len(names)) as report, store.locked(report.log) as leftovers:
             if leftovers:
                 report.log(f"removed {leftovers} half-built images of a killed run")
-            ensure(names, folder, report, options)
+            ensure(names, store, report, options)
     except StackError as error:
         _log(str(error))
         return EXIT_CONFIG
@@ -60,33 +60,33 @@ def main() -> int:
     return report.exit_code()
 
 
-def ensure(names: list[str], folder: ImageStore, report: Report, options: argparse.Namespace) -> None:
+def ensure(names: list[str], store: ImageStore, report: Report, options: argparse.Namespace) -> None:
     """Make every image usable: inspect those in the folder, fetch the others, and verify the fetched ones if asked
     to."""
-    broken = inspect(names, folder, report, options.jobs if options.verify else 0)
+    broken = inspect(names, store, report, options.jobs if options.verify else 0)
     to_fetch = [name for name in names if name not in report.results]
     if options.dry_run:
         for name in to_fetch:
-            report.add(ImageResult(name, "to fetch", str(folder.path(name)), broken.get(name, "")))
+            report.add(ImageResult(name, "to fetch", str(store.path(name)), broken.get(name, "")))
         return
     references = [reference(name, options.mirror) for name in to_fetch]
-    programs = ProgramRunner(folder.alive, skopeo_environment(os.environ, references))
-    registry = Registry(programs, folder.work, options.mirror, options.no_https, options.attempts, report.log)
+    programs = ProgramRunner(store.alive, skopeo_environment(os.environ, references))
+    registry = Registry(programs, store.work, options.mirror, options.no_https, options.attempts, report.log)
     budget = None if options.disk_gb is None else round(options.disk_gb * 1e9)
     limits = DiskLimits(budget, round(options.keep_free_gb * 1e9))
-    ImageFetcher(folder, registry, programs, report, options.form, limits, options.jobs, broken).run(to_fetch)
+    ImageFetcher(store, registry, programs, report, options.form, limits, options.jobs, broken).run(to_fetch)
     if options.verify:
         fetched = [name for name in to_fetch if report.results[name].state == "fetched"]
-        for_each(fetched, options.jobs, lambda name: verify(name, folder, report))
+        for_each(fetched, options.jobs, lambda name: verify(name, store, report))
 
 
-def inspect(names: list[str], folder: ImageStore, report: Report, sandboxes: int) -> dict[str, str]:
+def inspect(names: list[str], store: ImageStore, report: Report, sandboxes: int) -> dict[str, str]:
     """Report the usable images in the folder; returns the broken ones with the reason. Opens each image in a
     sandbox, that many at once, unless `sandboxes` is 0."""
     broken: dict[str, str] = {}
 
     def inspect_image(name: str) -> None:
-        path = folder.path(name)
+        path = store.path(name)
         try:
             check_image(path)
             reason = convert.try_image(path) if sandboxes else ""
@@ -98,27 +98,27 @@ def inspect(names: list[str], folder: ImageStore, report: Report, sandboxes: int
         else:
             report.add(ImageResult(name, "present", str(path)))
 
-    for_each([name for name in names if folder.path(name).exists()], max(1, sandboxes), inspect_image)
+    for_each([name for name in names if store.path(name).exists()], max(1, sandboxes), inspect_image)
     return broken
 
 
-def verify(name: str, folder: ImageStore, report: Report) -> None:
+def verify(name: str, store: ImageStore, report: Report) -> None:
     """Open a fetched image in a sandbox, and report it as broken if that fails."""
-    if reason := convert.try_image(folder.path(name)):
-        report.add(ImageResult(name, "broken", str(folder.path(name)), f"just fetched, and {reason}"))
+    if reason := convert.try_image(store.path(name)):
+        report.add(ImageResult(name, "broken", str(store.path(name)), f"just fetched, and {reason}"))
 
 
-def prune(folder: ImageStore, names: list[str], dry_run: bool) -> int:
+def prune(store: ImageStore, names: list[str], dry_run: bool) -> int:
     """List the images that no row names, then remove them. Returns the exit code."""
-    with folder.locked(_log):
-        images = [(path, measure_size(path)) for path in folder.unreferenced(names)]
+    with store.locked(_log):
+        images = [(path, measure_size(path)) for path in store.unreferenced(names)]
         for path, size in images:
             print(f"{gb(size):>10}  {path}")
         total = f"{len(images)} images that no row names, {gb(sum(size for _, size in images))}"
         print(total + ("; nothing removed (--dry-run)" if dry_run else ""), flush=True)
         if not dry_run:
             for path, _ in images:
-                folder.discard(path)
+                store.discard(path)
     return 0
 
 

@@ -18,11 +18,11 @@ TRIAL_TIMEOUT_S = 120.0
 TRIAL_ATTEMPTS = 2
 
 
-def build(attempt: Path, form: ImageFormat, programs: ProgramRunner, jobs: int) -> Path:
-    """Build `attempt/layout` into an image beside it, with 1/`jobs` of the cores. Raises SetupError with
+def build(folder: Path, form: ImageFormat, programs: ProgramRunner, jobs: int) -> Path:
+    """Build `folder/layout` into an image beside it, with 1/`jobs` of the cores. Raises SetupError with
     Apptainer's message."""
     # The source is relative, because it becomes a label of the image.
-    image, source = attempt / ("image.sif" if form == "sif" else "image"), "oci:layout"
+    image, source = folder / ("image.sif" if form == "sif" else "image"), "oci:layout"
     if form == "directory":
         options = ["--sandbox"]
     else:
@@ -34,7 +34,7 @@ def build(attempt: Path, form: ImageFormat, programs: ProgramRunner, jobs: int) 
     # builds, 8 at a time, 3 failed on its half-written index ("unexpected end of JSON input"), and shared layers
     # were downloaded several times.
     command = [apptainer.find_apptainer(), "--silent", "build", "--disable-cache", *options, image.name, source]
-    result = programs.run(command, attempt, APPTAINER_TMPDIR=str(attempt / "tmp"))
+    result = programs.run(command, folder, APPTAINER_TMPDIR=str(folder / "tmp"))
     if result.returncode != 0 or not image.exists():
         message = result.messages or "no message"
         raise SetupError(f"apptainer cannot build the image (exit code {result.returncode}): {message}")

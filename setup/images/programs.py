@@ -1,4 +1,4 @@
-"""Runs of apptainer and skopeo as child programs that never outlive this process unnoticed.
+"""Runs apptainer and skopeo as child programs that never outlive this process unnoticed.
 
 Invariant: a program ends with the thread that waits for it, also after kill -9. Its children hold a lock on `alive`
 until they have ended.

@@ -1,6 +1,6 @@
-"""Thread pools whose threads end with the main thread.
+"""Pools of daemon threads.
 
-Invariant: threads are daemons, and the programs that they wait for end with them.
+Invariant: threads end with the main thread, and the programs that they wait for end with them.
 """
 
 import queue

@@ -54,8 +54,8 @@ class Command:
         return self.images / f"swe__task__{tag}.sif"
 
     @property
-    def attempts(self) -> list[Path]:
-        return list((self.images / ".fetching/attempts").glob("*"))
+    def builds(self) -> list[Path]:
+        return list((self.images / ".fetching/builds").glob("*"))
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         command = [
@@ -130,5 +130,5 @@ def top_bytes(image: Path, tmp_path: Path) -> int:
 
 
 def assert_nothing_half_built(command: Command) -> None:
-    assert command.attempts == []
+    assert command.builds == []
     assert list((command.images / ".fetching/blobs/sha256").iterdir()) == []

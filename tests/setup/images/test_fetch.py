@@ -67,13 +67,13 @@ def test_concurrent_commands_share_one_fetch(command: Command, proxy):
 def test_a_kill_during_a_build(command: Command, proxy, leftover_processes):
     process = command.start("--jobs", "1")
     wait_until(
-        lambda: any((attempt / "tmp").is_dir() and any((attempt / "tmp").iterdir()) for attempt in command.attempts),
+        lambda: any((build / "tmp").is_dir() and any((build / "tmp").iterdir()) for build in command.builds),
         process,
     )
     process.kill()
     process.wait()
     process.stdout.close(), process.stderr.close()
-    assert not list(command.images.glob("*.sif")) and len(command.attempts) == 1
+    assert not list(command.images.glob("*.sif")) and len(command.builds) == 1
     downloaded = proxy.blob_bytes
     ran = command.run("--verify")
     assert ran.returncode == 0 and "removed 1 half-built" in ran.stderr, ran.stderr
@@ -93,7 +93,7 @@ def test_a_kill_during_a_download(command: Command, proxy, leftover_processes):
     process.stdout.close(), process.stderr.close()
     assert leftover_processes() == [], "its child programs end with it"
     proceed.set()
-    assert not list(command.images.glob("*.sif")) and len(command.attempts) == 1
+    assert not list(command.images.glob("*.sif")) and len(command.builds) == 1
     assert command.run("--verify").returncode == 0
     assert_nothing_half_built(command)
 

@@ -9,7 +9,6 @@ import pytest
 
 from client.errors import ConfigError
 from setup.images.fetch import ImageFetcher
-from setup.images.folder import ImageStore
 from setup.images.plan import DiskLimits, Image, bytes_needed, next_to_start, space_error, to_evict
 from setup.images.programs import ProgramRunner
 from setup.images.registry import (
@@ -23,6 +22,7 @@ from setup.images.registry import (
 )
 from setup.images.report import Report
 from setup.images.rows import distinct_images, read_rows
+from setup.images.store import ImageStore
 
 
 def image(name: str, *layers: str, size: int = 10) -> Image:
@@ -166,16 +166,16 @@ class LimitedRegistry:
 
 
 def test_a_reached_pull_limit_ends_all_requests(tmp_path: Path):
-    registry, folder, names = (
+    registry, store, names = (
         LimitedRegistry(limit=3),
         ImageStore(tmp_path),
         [f"image-{number}" for number in range(100)],
     )
     report = Report(len(names))
     ImageFetcher(
-        folder,
+        store,
         registry,
-        ProgramRunner(folder.alive),
+        ProgramRunner(store.alive),
         report,
         "sif",
         DiskLimits(None, 0),

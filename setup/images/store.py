@@ -4,8 +4,8 @@
     R2E_SIF_DIR/.fetching/lock           held by the one command that works in the folder
                          /alive          held (shared) by every program that it started
                          /blobs/         layers, complete, shared by all images until the last of them is built
-                         /attempts/NAME/ half-built images; leftovers if no process holds `alive`
-Invariant: an image under its final name is complete: it was built in `attempts`, synced to the disk, and renamed.
+                         /builds/NAME/   half-built images; leftovers if no process holds `alive`
+Invariant: an image under its final name is complete: it was built in `builds`, synced to the disk, and renamed.
 """
 
 import fcntl
@@ -22,13 +22,13 @@ from client.errors import ConfigError, StorageError
 
 
 class ImageStore:
-    """Raises ConfigError if the folder cannot be made."""
+    """The folder R2E_SIF_DIR. Raises ConfigError if it cannot be made."""
 
     def __init__(self, root: Path):
         self.root, self.work = root.absolute(), root.absolute() / ".fetching"
-        self.blobs, self.attempts, self.alive = self.work / "blobs", self.work / "attempts", self.work / "alive"
+        self.blobs, self.builds, self.alive = self.work / "blobs", self.work / "builds", self.work / "alive"
         try:
-            for folder in (self.blobs / "sha256", self.attempts):
+            for folder in (self.blobs / "sha256", self.builds):
                 folder.mkdir(parents=True, exist_ok=True)
             self.alive.touch()
         except OSError as error:
@@ -41,7 +41,7 @@ class ImageStore:
         with (self.work / "lock").open("w") as lock, self.alive.open("w") as alive:
             _lock(lock, lambda: on_wait(f"another command fetches into {self.root}; waiting for it"))
             _lock(alive, lambda: on_wait(f"programs of a killed command still write in {self.root}; waiting for them"))
-            leftovers = list(self.attempts.iterdir())
+            leftovers = list(self.builds.iterdir())
             for path in leftovers:
                 remove(path)
             fcntl.flock(alive, fcntl.LOCK_UN)
@@ -91,10 +91,10 @@ class ImageStore:
             (self.blobs / "sha256" / digest.removeprefix("sha256:")).unlink(missing_ok=True)
 
     @contextmanager
-    def attempt(self, name: str) -> Iterator[Path]:
+    def build_folder(self, name: str) -> Iterator[Path]:
         """Yield a folder to build the image in, removed afterwards. Its `layout/` is an OCI layout on the shared
         blobs."""
-        folder = self.attempts / _sif(self.root, name).stem
+        folder = self.builds / _sif(self.root, name).stem
         (folder / "layout").mkdir(parents=True)
         (folder / "tmp").mkdir()
         (folder / "layout/blobs").symlink_to(self.blobs)
@@ -103,7 +103,7 @@ class ImageStore:
         finally:
             remove(folder)
 
-    def publish(self, image: Path, name: str, attempt: Path) -> Path:
+    def publish(self, image: Path, name: str, build_folder: Path) -> Path:
         """Move a built image to its final name, replacing an older one. Raises ImageCorrupt, StorageError, OSError."""
         check_image(image)
         target = _sif(self.root, name) if image.is_file() else _sif(self.root, name).with_suffix("")
@@ -116,14 +116,14 @@ class ImageStore:
             )
         older = self.path(name)
         if older.is_dir():  # a rename cannot replace a directory, and the directory would take precedence over a file
-            older.rename(attempt / "before")
+            older.rename(build_folder / "before")
         image.rename(target)
         _sync_directory(self.root)
         return target
 
     def discard(self, image: Path) -> None:
         """Remove an image. Its name is gone at once, even if the deletion takes long."""
-        discarded = self.attempts / f"discarded {image.name}"
+        discarded = self.builds / f"discarded {image.name}"
         image.rename(discarded)
         remove(discarded)
 
