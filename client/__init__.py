@@ -1,4 +1,4 @@
-"""The narrow waist between trainer and agent server: the contract, its errors, and the client processes.
+"""The contract shared by trainer and agent server: its types, errors and checks, and the clients.
 
 Invariant: imports neither of the two sides; needs only the standard library, requests and pydantic.
 """

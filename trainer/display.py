@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from trainer.rollouts.manager import Progress
+from trainer.rollouts.manager import RolloutProgress
 
 PLAIN_EVERY_S = 15.0
 
@@ -23,7 +23,7 @@ class Display:
     def __init__(self, stream: TextIO | None = None):
         self._start = self._phase_start = time.monotonic()
         self._phase = "starting"
-        self._progress: Progress | None = None
+        self._progress: RolloutProgress | None = None
         self._next_plain = 0.0
         self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._live = None
@@ -48,7 +48,7 @@ class Display:
         self._phase, self._progress, self._phase_start = name, None, time.monotonic()
         self._next_plain = self._phase_start + PLAIN_EVERY_S
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RolloutProgress) -> None:
         """Update the session counts of the phase."""
         self._progress = progress
         if not self._live and time.monotonic() >= self._next_plain:

@@ -1,1 +1,1 @@
-"""Grading of submissions: patch, protected files, tests, outcomes, reward."""
+"""Grades submissions: patch, protected files, tests, outcomes, reward."""

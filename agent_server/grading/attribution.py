@@ -1,4 +1,4 @@
-"""Attribution of errors while a submission is graded: to the submission, or to the infrastructure.
+"""Attributes errors during grading to the submission or to the infrastructure.
 
 Invariant: an error counts against the submission only if the sandbox is alive and the same steps worked before the
 submission was there.

@@ -1,1 +1,1 @@
-"""Certification of rows: gold, empty and hostile submissions must get the expected grade."""
+"""Certifies rows: gold, empty and hostile submissions must get the expected grade."""

@@ -1,4 +1,4 @@
-"""Certification of one row: its gold patch, no patch, and every hostile submission, each graded in a fresh sandbox.
+"""Certifies one row: grades its gold patch, no patch, and every hostile submission, each in a fresh sandbox.
 
 Invariant: a row that cannot be certified yields a verdict with the error. It never ends the run.
 """

@@ -11,7 +11,7 @@ from client.atomic_write import write_text
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ValidationReport:
     """`failing`: verdicts other than expected, by row. `flaky`: rows of which a case changes between repeats."""
 
     rows: int
@@ -54,7 +54,7 @@ class Report:
         )
 
 
-def summarize(verdicts: Iterable[Verdict]) -> Report:
+def summarize(verdicts: Iterable[Verdict]) -> ValidationReport:
     """The report on these verdicts."""
     by_row: dict[str, list[Verdict]] = {}
     by_case: dict[str, list[Verdict]] = {}
@@ -62,7 +62,7 @@ def summarize(verdicts: Iterable[Verdict]) -> Report:
         by_row.setdefault(verdict.task_id, []).append(verdict)
         by_case.setdefault(verdict.case, []).append(verdict)
     failing = {task_id: [verdict for verdict in found if not verdict.as_expected] for task_id, found in by_row.items()}
-    return Report(
+    return ValidationReport(
         rows=len(by_row),
         cases={case: _line(found) for case, found in by_case.items()},
         failing={task_id: found for task_id, found in failing.items() if found},

@@ -26,7 +26,7 @@ class Inconclusive(Exception):
     """The server's state did not allow the check; the message says why."""
 
 
-class Session:
+class SessionUnderTest:
     """One session of the server: its id at the server, the body that created it, and its agent's model calls."""
 
     def __init__(self, session_id: str, body: dict[str, Any], model: ModelSession):
@@ -69,15 +69,15 @@ class Server:
             self._created.add(session_id)
         return response
 
-    def start(self, *, held: bool = False, **fields: Any) -> Session:
+    def start(self, *, held: bool = False, **fields: Any) -> SessionUnderTest:
         """A session that the server has accepted. Raises CheckFailed."""
         body = self.body(held=held, **fields)
         response = self.post(body)
         if not response.ok or not isinstance(session_id := read_json(response).get("session_id"), str):
             raise CheckFailed(f"no session could be created: POST /sessions answered {describe(response)}")
-        return Session(session_id, body, self._model.get_session(body["api_key"]))
+        return SessionUnderTest(session_id, body, self._model.get_session(body["api_key"]))
 
-    def start_running_session(self) -> Session:
+    def start_running_session(self) -> SessionUnderTest:
         """A session whose agent waits for a response of the model. Raises CheckFailed."""
         session = self.start(held=True)
         deadline = time.monotonic() + self.session_timeout_s
@@ -90,14 +90,14 @@ class Server:
             time.sleep(POLL_S)
         return session
 
-    def get_state(self, session: Session) -> dict[str, Any]:
+    def get_state(self, session: SessionUnderTest) -> dict[str, Any]:
         """The session's present state by GET. Raises CheckFailed."""
         response = self.call("GET", f"/sessions/{session.id}")
         if response.status_code != 200:
             raise CheckFailed(f"GET /sessions/ID answered {describe(response)}")
         return read_json(response)
 
-    def wait_ended(self, session: Session) -> dict[str, Any]:
+    def wait_ended(self, session: SessionUnderTest) -> dict[str, Any]:
         """The session's terminal state, by polling. Raises CheckFailed."""
         deadline = time.monotonic() + self.session_timeout_s
         while not is_terminal(view := self.get_state(session)):
@@ -108,7 +108,7 @@ class Server:
             time.sleep(POLL_S)
         return view
 
-    def cancel(self, session: Session) -> requests.Response:
+    def cancel(self, session: SessionUnderTest) -> requests.Response:
         return self.call("POST", f"/sessions/{session.id}/cancel")
 
     def clean_up(self) -> None:

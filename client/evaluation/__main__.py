@@ -25,7 +25,7 @@ from client.errors import ConfigError, ModelError, NotFound, ServerUnreachable, 
 from client.evaluation import report
 from client.evaluation.endpoint import Endpoint
 from client.evaluation.relay import serving_relay
-from client.evaluation.results import ResultStore, Settings
+from client.evaluation.results import EvaluationSettings, ResultStore
 from client.evaluation.runner import SampleRunner
 from client.signals import on_first_signal
 from client.wire import EXIT_UNREACHABLE
@@ -148,7 +148,7 @@ def probe(endpoint: Endpoint) -> None:
         raise ConfigError(f"the probe of {endpoint.url} failed: {message}; lower --max-tokens")
 
 
-def _settings(options: argparse.Namespace, server: AgentServerClient) -> Settings:
+def _settings(options: argparse.Namespace, server: AgentServerClient) -> EvaluationSettings:
     try:
         extra = json.loads(options.extra)
     except ValueError as error:
@@ -160,7 +160,7 @@ def _settings(options: argparse.Namespace, server: AgentServerClient) -> Setting
         for name in ("model", "base_url", "split", "samples", "temperature", "max_tokens", "only_resolved")
     }
     try:
-        settings = Settings(**fields, extra=extra, tasks=())
+        settings = EvaluationSettings(**fields, extra=extra, tasks=())
     except ValidationError as invalid:
         first = invalid.errors()[0]
         name = str(first["loc"][0])

@@ -1,4 +1,4 @@
-"""Classification of an endpoint's replies: pass on, wait, retry or fail.
+"""Classifies an endpoint's replies: pass on, wait, retry or fail.
 
 Invariant: a pure function. Only a completion or a context-window overflow goes on to the agent; every other reply is a
 fault of the endpoint.

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from client.evaluation.pass_at_k import CONFIDENCE, RESAMPLES, SEED, Estimate, estimate, reported_ks
-from client.evaluation.results import Record, ResultStore, Sample, Settings
+from client.evaluation.results import EvaluationSample, EvaluationSettings, Record, ResultStore
 
 SUMMARY = "summary.json"
 
 
-def summarize(settings: Settings, records: list[Record]) -> dict[str, Any]:
+def summarize(settings: EvaluationSettings, records: list[Record]) -> dict[str, Any]:
     """All figures of results.jsonl. A sample's last line counts; calls and tokens are summed over all lines."""
-    last = {Sample(record.task_id, record.sample): record for record in records}
+    last = {EvaluationSample(record.task_id, record.sample): record for record in records}
     completed = [record for record in last.values() if record.status == "completed"]
     failed = [record for record in last.values() if record.status == "failed"]
     samples = Counter(record.task_id for record in completed)
@@ -66,7 +66,7 @@ def write(store: ResultStore) -> dict[str, Any]:
     summary = summarize(store.settings, store.records)
     results = store.results()
     for index in range(store.settings.samples):
-        records = [results.get(Sample(task, index)) for task in store.settings.tasks]
+        records = [results.get(EvaluationSample(task, index)) for task in store.settings.tasks]
         completed = [record for record in records if record and record.status == "completed"]
         lines = "".join(f"{json.dumps(_prediction(record, store.settings.model))}\n" for record in completed)
         store.write(f"predictions-{index}.jsonl", lines)

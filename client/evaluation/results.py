@@ -23,7 +23,7 @@ RUN, RESULTS, TRAJECTORIES = "run.json", "results.jsonl", "trajectories.jsonl"
 OPEN_SESSIONS = "open.jsonl"
 
 
-class Settings(BaseModel):
+class EvaluationSettings(BaseModel):
     """The options that a sample's result depends on. A resumed run must have the same ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +51,7 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EvaluationSample:
     """One of the K attempts at a task; `index` from 0."""
 
     task_id: str
@@ -86,7 +86,7 @@ class ResultStore:
 
     run_id: str
 
-    def __init__(self, folder: Path, settings: Settings):
+    def __init__(self, folder: Path, settings: EvaluationSettings):
         """On entering: raises ConfigError if the folder has other settings, is in use, or cannot be read or written."""
         self.folder, self.settings = folder, settings
         self.records: list[Record] = []
@@ -112,14 +112,16 @@ class ResultStore:
     def __exit__(self, *_: object) -> None:
         os.close(self._lock_descriptor)
 
-    def results(self) -> dict[Sample, Record]:
+    def results(self) -> dict[EvaluationSample, Record]:
         """The last record of each sample."""
-        return {Sample(record.task_id, record.sample): record for record in self.records}
+        return {EvaluationSample(record.task_id, record.sample): record for record in self.records}
 
-    def pending_samples(self) -> list[Sample]:
+    def pending_samples(self) -> list[EvaluationSample]:
         """Samples without a completed record, the first samples of all tasks first."""
         results = self.results()
-        samples = [Sample(task, index) for index in range(self.settings.samples) for task in self.settings.tasks]
+        samples = [
+            EvaluationSample(task, index) for index in range(self.settings.samples) for task in self.settings.tasks
+        ]
         return [sample for sample in samples if sample not in results or results[sample].status != "completed"]
 
     def open_sessions(self) -> list[str]:
@@ -166,7 +168,7 @@ class ResultStore:
             raise ConfigError(f"--out {self.folder} has {RESULTS} without {RUN}; give another folder")
         try:
             content = json.loads(path.read_text())
-            before, run_id = Settings.model_validate(content["settings"]), str(content["run_id"])
+            before, run_id = EvaluationSettings.model_validate(content["settings"]), str(content["run_id"])
         except (ValueError, KeyError, TypeError) as error:  # pydantic's is a ValueError
             raise ConfigError(f"{path} is not the {RUN} of an evaluation: {error}; give another folder") from None
         if differences := self.settings.differences(before):

@@ -18,7 +18,7 @@ from client.errors import Cancelled, EndpointFailed, ModelError, NotFound, Serve
 from client.evaluation.endpoint import ClientDisconnected
 from client.evaluation.relay import ModelSession, Relay
 from client.evaluation.replies import RUN_ENDING
-from client.evaluation.results import Record, ResultStore, Sample
+from client.evaluation.results import EvaluationSample, Record, ResultStore
 from client.wire import SessionRequest, SessionView, Status
 
 POLL_S = 0.2
@@ -48,7 +48,7 @@ class SampleRunner:
         self._faults_in_a_row = 0
         self._stopped: BaseException | None = None
 
-    def run(self, samples: list[Sample]) -> None:
+    def run(self, samples: list[EvaluationSample]) -> None:
         """Run samples until each has a record.
 
         Raises the error that stopped the run, KeyboardInterrupt included, once its sessions have ended.
@@ -80,7 +80,7 @@ class SampleRunner:
                 self._make_client().cancel(session_id)
         self._store.clear_open_sessions()
 
-    def _work(self, queue: deque[Sample]) -> None:
+    def _work(self, queue: deque[EvaluationSample]) -> None:
         while not self._stopped:
             try:
                 sample = queue.popleft()
@@ -88,7 +88,7 @@ class SampleRunner:
                 return
             self._run_sample(sample)
 
-    def _run_sample(self, sample: Sample) -> None:
+    def _run_sample(self, sample: EvaluationSample) -> None:
         try:
             self._relay.endpoint.wait_for_rate_limit(self._is_stopped)
             with self._relay.open_session(self._on_fault) as model_session:
@@ -108,7 +108,7 @@ class SampleRunner:
         except BaseException as reason:  # it ends the run; `run` raises it
             self._stop(reason)
 
-    def _run_session(self, sample: Sample, model_session: ModelSession) -> Record | None:
+    def _run_session(self, sample: EvaluationSample, model_session: ModelSession) -> Record | None:
         """The sample's record, None if the run was stopped. Raises StackError of the agent server."""
         client = self._make_client()
         session_id = client.create(
@@ -144,7 +144,7 @@ class SampleRunner:
         return self._stopped is not None
 
 
-def make_record(sample: Sample, view: SessionView, model_session: ModelSession) -> Record:
+def make_record(sample: EvaluationSample, view: SessionView, model_session: ModelSession) -> Record:
     """The record of a session that has ended."""
     record = Record(
         task_id=sample.task_id, sample=sample.index, session_id=view.session_id, status="failed",

@@ -1,1 +1,1 @@
-"""Checks of a node against the needs of the agent server."""
+"""Checks a node against the needs of the agent server."""

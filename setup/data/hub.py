@@ -43,7 +43,7 @@ from yaml import YAMLError
 
 from client.errors import DatasetCorrupt, HubUnreachable, StorageError
 from setup.data.hub_errors import translated_errors
-from setup.data.progress import Progress, Silent
+from setup.data.progress import DownloadProgress, Silent
 from setup.data.sources import Source
 
 CARD = "README.md"
@@ -183,7 +183,7 @@ def _complete(listing: Listing, file: RemoteFile, stream: BinaryIO, offset: int)
         headers=build_hf_headers(headers={"Accept-Encoding": "identity"}),  # ranges count the uncompressed bytes
         expected_size=file.size,
         displayed_filename=file.path,
-        tqdm_class=Progress,
+        tqdm_class=DownloadProgress,
     )
     stream.flush()
     os.fsync(stream.fileno())

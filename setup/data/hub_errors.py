@@ -1,4 +1,4 @@
-"""Translation of huggingface-hub's exceptions into this project's errors.
+"""Translates huggingface-hub's exceptions into this project's errors.
 
 Invariant: no exception of the library or of the file system leaves `translated_errors` untranslated.
 """

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub.utils import tqdm
 
 
-class Progress(tqdm):
+class DownloadProgress(tqdm):
     """The `tqdm_class` of huggingface-hub's downloads. Counts bytes, from `initial` to `total`."""
 
     def __init__(self, *arguments: Any, **options: Any):

@@ -1,4 +1,4 @@
-"""Selection of rows from parquet and jsonl files, written to one parquet file.
+"""Selects rows from parquet and JSONL files and writes them to one parquet file.
 
 Invariant: memory holds one row group of the input and one of the output, however large the files are. The output
 replaces an older file only when it is complete.

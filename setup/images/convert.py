@@ -1,4 +1,4 @@
-"""Conversion of an OCI layout to an image that sandboxes start from, and a trial start, both by Apptainer.
+"""Converts an OCI layout to an image that sandboxes start from, and tries the image, both with Apptainer.
 
 Invariant: a successful build proves nothing; only a sandbox that ran a command does (`--verify`).
 """

@@ -3,7 +3,7 @@
 import io
 
 from trainer.display import Display
-from trainer.rollouts.manager import Progress
+from trainer.rollouts.manager import RolloutProgress
 
 
 def test_the_display_prints_whole_lines_to_a_file(monkeypatch):
@@ -11,7 +11,7 @@ def test_the_display_prints_whole_lines_to_a_file(monkeypatch):
     out = io.StringIO()
     with Display(out) as display:
         display.phase("step 1/2: rollouts")
-        display.progress(Progress(waiting=3, running=2, done=2, total=7, refills=1, rewards=(1.0, 0.0)))
+        display.progress(RolloutProgress(waiting=3, running=2, done=2, total=7, refills=1, rewards=(1.0, 0.0)))
         display.message("a line that stays")
     progress, message = out.getvalue().splitlines()
     assert "step 1/2: rollouts" in progress
@@ -29,7 +29,7 @@ def test_the_display_redraws_one_line_on_a_terminal(monkeypatch):
     out = Terminal()
     with Display(out) as display:
         display.phase("step 1/2: rollouts")
-        display.progress(Progress(waiting=0, running=2, done=0, total=2, refills=0, rewards=()))
+        display.progress(RolloutProgress(waiting=0, running=2, done=0, total=2, refills=0, rewards=()))
         display.message("a line that stays")
     assert "2 running, 0/2 done" in out.getvalue() and "a line that stays" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")  # nothing of the redrawn line is left

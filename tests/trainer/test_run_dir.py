@@ -9,7 +9,7 @@ from client.errors import ConfigError
 from trainer.config.file import load_config
 from trainer.records import Group, Segment, Trace
 from trainer.rollouts.manager import RolloutBatch
-from trainer.rollouts.process import ClientExit, Session
+from trainer.rollouts.process import ClientExit, ClientSession
 from trainer.rollouts.result import to_result
 from trainer.run_dir import RunDir, rollout_metrics
 
@@ -27,7 +27,7 @@ def make_result(number: int, reward: float | None, n_calls: int = 2):
     exit = (
         ClientExit(1, None, "log") if reward is None else ClientExit(0, {"reward": reward, "metadata": metadata}, "log")
     )
-    return to_result(Session(f"g.{number}", "g", "train"), exit, TRACE, 1.5, False)
+    return to_result(ClientSession(f"g.{number}", "g", "train"), exit, TRACE, 1.5, False)
 
 
 def test_every_run_gets_a_folder_of_its_own(make_run_dir):

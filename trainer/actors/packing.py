@@ -1,4 +1,4 @@
-"""Packing of training samples: traces merged into token tries, so that shared prefixes are computed once.
+"""Packs training samples: merges traces into token tries, so that shared prefixes are computed once.
 
 A trie node is one token in one context. It goes through the model once, however many samples share it. Nodes are in
 depth-first order, so the descendants of node i are exactly the nodes i+1 ... end[i]-1, and one integer per node

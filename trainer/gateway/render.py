@@ -1,4 +1,4 @@
-"""Rendering of messages to tokens with the model's chat template, and parsing of sampled tokens to messages.
+"""Renders messages to tokens with the model's chat template, and parses sampled tokens to messages.
 
 Invariant: a sampled turn is never rendered again. After it comes the template's own text that follows an assistant
 turn, so a conversation grows by appending tokens, even where the template would rewrite earlier turns (drop thinking).

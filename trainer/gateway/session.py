@@ -25,7 +25,7 @@ class _Call:
     n_waiting: int = 0
 
 
-class Session:
+class GatewaySession:
     """One agent's conversations with the model. Not thread-safe: it belongs to the gateway's event loop."""
 
     def __init__(self, key: str, sampling: Sampling, renderer: Renderer, generator: Generator, model: str):
@@ -114,8 +114,8 @@ class Sessions:
     def __init__(self, renderer: Renderer, generator: Generator, model: str):
         self.model = model
         self._renderer, self._generator = renderer, generator
-        self._open: dict[str, Session] = {}
-        self._by_key: dict[str, Session] = {}
+        self._open: dict[str, GatewaySession] = {}
+        self._by_key: dict[str, GatewaySession] = {}
         self._closed: OrderedDict[str, tuple[str, dict]] = OrderedDict()  # id -> key, trace in wire form
         self._closed_keys: set[str] = set()
 
@@ -130,10 +130,10 @@ class Sessions:
             )
         if session_id in self._closed or key in self._closed_keys:
             raise Conflict(f"session {session_id} has ended: use a fresh id and key")
-        session = Session(key, sampling, self._renderer, self._generator, self.model)
+        session = GatewaySession(key, sampling, self._renderer, self._generator, self.model)
         self._open[session_id] = self._by_key[key] = session
 
-    def for_key(self, key: str) -> Session:
+    def for_key(self, key: str) -> GatewaySession:
         """The open session of an agent's bearer token. Raises Unauthorized, or Conflict where the session has ended."""
         session = self._by_key.get(key)
         if session is not None:

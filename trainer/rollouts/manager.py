@@ -19,13 +19,13 @@ from client.errors import StackError
 from trainer.engines.base import Sampling
 from trainer.interrupts import Interrupts
 from trainer.records import Group, Sample, Trace
-from trainer.rollouts.process import ClientProcess, Session
+from trainer.rollouts.process import ClientProcess, ClientSession
 from trainer.rollouts.result import RolloutResult, to_result
 
 TICK_S = 0.5
 
 
-class Gateway(Protocol):
+class RolloutGateway(Protocol):
     """The control calls that rollouts make to the gateway."""
 
     def open(self, session_id: str, key: str, sampling: Sampling) -> None: ...
@@ -49,7 +49,7 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RolloutProgress:
     """Counts of one `run`.
 
     `waiting`: samples without a model call yet, launched or not. `running`: those with one. `rewards`: of the `done`.
@@ -94,7 +94,7 @@ class _RunState:
 
     mode: str
     sampling: Sampling
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[RolloutProgress], None]
     on_result: Callable[[RolloutResult], None]
     samples: dict[str, list[Sample]]  # by group id, in order of the groups
     pending: deque[tuple[str, int]]  # (group id, tries so far)
@@ -113,7 +113,7 @@ class RolloutManager:
     def __init__(
         self,
         settings: ClientSettings,
-        gateway: Gateway,
+        gateway: RolloutGateway,
         interrupts: Interrupts,
         health_check: Callable[[], None],
     ):
@@ -128,7 +128,7 @@ class RolloutManager:
         size: int,
         mode: str,
         sampling: Sampling,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[RolloutProgress], None],
         on_result: Callable[[RolloutResult], None],
     ) -> RolloutBatch:
         """Collect `size` samples for each group.
@@ -174,7 +174,7 @@ class RolloutManager:
         settings = self._settings
         group_id, tries = state.pending.popleft()
         # The id is also the session's API key: the random part makes it unguessable.
-        session = Session(f"{group_id}.{secrets.token_hex(12)}", group_id, state.mode, settings.run_id)
+        session = ClientSession(f"{group_id}.{secrets.token_hex(12)}", group_id, state.mode, settings.run_id)
         with self._interrupts.deferred():
             self._gateway.open(session.session_id, session.session_id, state.sampling)
             try:
@@ -221,7 +221,7 @@ class RolloutManager:
             calling += bool(calls.get("n_calls") or calls.get("in_flight"))
         rewards = tuple(sample.reward for samples in state.samples.values() for sample in samples)
         waiting = len(state.pending) + len(state.running) - calling
-        state.on_progress(Progress(waiting, calling, len(rewards), state.total, state.refills, rewards))
+        state.on_progress(RolloutProgress(waiting, calling, len(rewards), state.total, state.refills, rewards))
 
     def _cancel_all(self, state: _RunState, selector: selectors.BaseSelector) -> None:
         """SIGTERM to every client, a grace period to cancel their sessions, SIGKILL to the rest.

@@ -28,7 +28,7 @@ LAUNCH_SCRIPT = '[ "$PPID" = "$1" ] || exit 143; exec /bin/bash -lc "$2"'
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ClientSession:
     """One try at one sample. `session_id` is also the API key at the gateway, so it must be unguessable."""
 
     session_id: str
@@ -65,7 +65,7 @@ class ClientExit:
 class ClientProcess:
     """A running client. `fileno()` turns readable when it ends, so one selector waits for hundreds of clients."""
 
-    def __init__(self, session: Session, command: str, base_url: str, io_root: Path, env: Mapping[str, str]):
+    def __init__(self, session: ClientSession, command: str, base_url: str, io_root: Path, env: Mapping[str, str]):
         """Start `command` as `/bin/bash -lc command`. Its files go to a new folder in `io_root`. Raises OSError."""
         self.session = session
         self._io_dir = io_root / session.session_id

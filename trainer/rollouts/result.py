@@ -1,4 +1,4 @@
-"""Classification of ended clients: client output and gateway trace in, a sample or a typed failure out.
+"""Classifies ended clients: client output and gateway trace in, a sample or a typed failure out.
 
 Invariant: a failure never carries a reward. A client that did not exit 0 with a finite reward in its output, or whose
 trace lacks calls that the agent server counted, yields a StackError and no sample.
@@ -19,14 +19,14 @@ from client.errors import (
 )
 from client.wire import EXIT_CODES, EXIT_UNREACHABLE, Status
 from trainer.records import Sample, Trace
-from trainer.rollouts.process import ClientExit, Session
+from trainer.rollouts.process import ClientExit, ClientSession
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
     """The result of one session: exactly one of `sample` and `failure`. `seconds`: from launch to exit."""
 
-    session: Session
+    session: ClientSession
     exit: ClientExit
     trace: Trace
     seconds: float
@@ -35,7 +35,7 @@ class RolloutResult:
     alarm: str = ""  # an anomaly that is no failure
 
 
-def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, overdue: bool) -> RolloutResult:
+def to_result(session: ClientSession, exit: ClientExit, trace: Trace, seconds: float, overdue: bool) -> RolloutResult:
     """Classify an ended client. `overdue`: the trainer terminated it at its time limit. Raises nothing."""
     try:
         if overdue:
@@ -48,7 +48,7 @@ def to_result(session: Session, exit: ClientExit, trace: Trace, seconds: float, 
     return RolloutResult(session, exit, trace, seconds, sample, None, alarm)
 
 
-def _sample(session: Session, exit: ClientExit, trace: Trace) -> tuple[Sample, str]:
+def _sample(session: ClientSession, exit: ClientExit, trace: Trace) -> tuple[Sample, str]:
     if exit.exit_code != 0:
         raise _classify_failure(exit)
     output = exit.output or {}

@@ -1,4 +1,4 @@
-"""Confirmation of printed outcomes by the test runner's own report.
+"""Confirms printed outcomes by the test runner's own report.
 
 Invariant: a pass that was only printed is no pass, since the code under test can print too.
 """

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from client.evaluation.report import Progress, summarize, table
-from client.evaluation.results import Record, Settings
+from client.evaluation.results import EvaluationSettings, Record
 
 
 def record(task: str, sample: int, **fields) -> Record:
@@ -20,7 +20,9 @@ def test_a_summary_counts_the_last_line_of_a_sample_and_all_tokens():
         record("a", 1),
         record("b", 0, **failed),
     ]
-    summary = summarize(Settings(model="m", base_url="", split="eval", tasks=("a", "b", "c"), samples=2), records)
+    summary = summarize(
+        EvaluationSettings(model="m", base_url="", split="eval", tasks=("a", "b", "c"), samples=2), records
+    )
     expected = {"samples": 6, "completed": 2, "resolved": 1, "not_run": 3, "prompt_tokens": 17}
     assert {name: summary[name] for name in expected} == expected
     assert summary["failures"] == {"sandbox/sandbox_died": 1}

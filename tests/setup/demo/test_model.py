@@ -21,7 +21,7 @@ from tests.trainer.conftest import CHATML, make_llama, make_tokenizer
 from trainer.engines.base import Completion, Sampling
 from trainer.gateway.chat import ChatRequest
 from trainer.gateway.render import Renderer
-from trainer.gateway.session import Session
+from trainer.gateway.session import GatewaySession
 from trainer.gateway.trace import trace_from_wire
 
 TINY_RECIPE = Recipe(learning_rate=1e-3, steps=3, episodes_a_step=2)
@@ -72,7 +72,7 @@ def test_an_episode_becomes_the_trace_that_the_gateway_records(agent_config, tok
             return Completion(tokens, (0.0,) * len(tokens), "stop", 0)
 
     async def run_session() -> dict:
-        session = Session("key", Sampling(), renderer, Scripted(), "model")
+        session = GatewaySession("key", Sampling(), renderer, Scripted(), "model")
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
                 body = await session.complete(

@@ -11,7 +11,7 @@ from client.errors import Conflict
 from trainer.engines.base import Completion, Sampling
 from trainer.gateway.chat import ChatRequest, normalize_message
 from trainer.gateway.render import Renderer
-from trainer.gateway.session import Session
+from trainer.gateway.session import GatewaySession
 from trainer.gateway.trace import History, TokenTree, trace_from_wire, trace_to_wire
 from trainer.records import Trace
 
@@ -67,7 +67,7 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
     fake = fake_generator(lambda _: draw(tokens) + draw(st.sampled_from([[], [renderer.end_of_turn]])))
 
     async def converse() -> Trace:
-        session = Session("key", SAMPLING, renderer, fake, "model")
+        session = GatewaySession("key", SAMPLING, renderer, fake, "model")
         # Histories that an agent may continue, each with the engine's sequences that end in it (none: a new context).
         ends: dict[str, tuple[list[dict], list[tuple[int, ...]]]] = {"[]": ([], [])}
         bodies = []
@@ -115,7 +115,7 @@ def test_any_tree_of_conversations(data, chatml_tokenizer, thinking_tokenizer, f
 def plain_session(tokenizer, fake_generator, text="ok"):
     renderer = Renderer(tokenizer)
     fake = fake_generator(lambda _: [*tokenizer.encode(text), renderer.end_of_turn])
-    return Session("key", Sampling(), renderer, fake, "model"), fake, renderer
+    return GatewaySession("key", Sampling(), renderer, fake, "model"), fake, renderer
 
 
 def test_each_message_is_rendered_once(chatml_tokenizer, fake_generator):

@@ -11,14 +11,14 @@ import pytest
 
 from client.wire import ERROR_FILE
 from trainer.config.schema import CLIENT_SCRIPT
-from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
+from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ClientSession, ErrorRecord
 
 
 @pytest.fixture
 def start(tmp_path, process_tag, leftover_processes):
     def start(command: str) -> ClientProcess:
         return ClientProcess(
-            Session("group.1", "group", "train"),
+            ClientSession("group.1", "group", "train"),
             command,
             "http://gateway",
             tmp_path,
@@ -154,9 +154,9 @@ import os, sys, time
 from pathlib import Path
 from client.wire import ERROR_FILE
 from trainer.config.schema import CLIENT_SCRIPT
-from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, Session
+from trainer.rollouts.process import MAX_ERROR_BYTES, ClientProcess, ErrorRecord, ClientSession
 env = {{"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PROCESS_TAG": {process_tag!r}}}
-ClientProcess(Session("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), env)
+ClientProcess(ClientSession("s", "g", "train"), "sleep 600", "http://gateway", Path({str(tmp_path)!r}), env)
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -170,5 +170,7 @@ time.sleep(600)
 
 def test_a_client_that_cannot_be_started_leaves_nothing(tmp_path):
     with pytest.raises(OSError):
-        ClientProcess(Session("s", "g", "train"), "true", "http://gateway", tmp_path, {"PROCESS_TAG": "x" * 10_000_000})
+        ClientProcess(
+            ClientSession("s", "g", "train"), "true", "http://gateway", tmp_path, {"PROCESS_TAG": "x" * 10_000_000}
+        )
     assert list(tmp_path.iterdir()) == []

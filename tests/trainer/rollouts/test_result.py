@@ -5,10 +5,10 @@ import signal
 import pytest
 
 from trainer.records import Trace
-from trainer.rollouts.process import ClientExit, ErrorRecord, Session
+from trainer.rollouts.process import ClientExit, ClientSession, ErrorRecord
 from trainer.rollouts.result import to_result
 
-SESSION = Session("group.1", "group", "train")
+SESSION = ClientSession("group.1", "group", "train")
 
 
 def result(exit_code=0, output=None, log="", calls=2, overdue=False, error=None):
