@@ -11,7 +11,7 @@ cd "$here/../.."
 
 suite=bookworm # the same on every machine
 image=$cache/images/demo__quickstart__1.sif
-key=$(cat "$here"/{image.sh,tasks.py,function.py,warmup.py,train.py,eval.py} | sha256sum | cut -d ' ' -f 1)
+key=$(cat "$here"/{image.sh,tasks.py,function.py,warmup.py,train_functions.py,eval_functions.py} | sha256sum | cut -d ' ' -f 1)
 stamp=$cache/tasks/.made-from
 [ -s "$image" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && exit 0
 
