@@ -4,6 +4,7 @@ Invariant: when the agent ends, `failure` is the failure of its last model call 
 model's API is not attributed to the agent.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +37,8 @@ class Upstream:
             "Accept-Encoding": "identity",
         }
         # For each wait on the connection, not for the whole call: a long stream is not an error.
+        # aiohttp bounds no upload, so that connecting, upload and the wait for the reply have a bound together.
+        self._reply_timeout_s = 2 * endpoint.timeout_s
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=endpoint.timeout_s, sock_read=endpoint.timeout_s)
 
     @asynccontextmanager
@@ -50,7 +53,8 @@ class Upstream:
             # A session for each call, so that no call fails on a connection that the API closed while it was idle.
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 try:
-                    response = await session.post(self._url(), data=body, allow_redirects=False)
+                    async with asyncio.timeout(self._reply_timeout_s):
+                        response = await session.post(self._url(), data=body, allow_redirects=False)
                 except CONNECTION_ERRORS as error:
                     raise self._unreachable(error) from error
                 if response.status < 400:

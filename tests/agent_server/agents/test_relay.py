@@ -205,10 +205,19 @@ def test_a_url_that_cannot_be_parsed_is_a_failure_of_the_model():
     assert isinstance(upstream.failure, ModelUnreachable)
 
 
-def post(relay: SandboxRelay) -> int:
+def test_an_api_that_reads_no_request_is_a_failure_of_the_model():
+    """The body is more than the sockets' buffers hold, so that its upload stalls."""
+    with socket.create_server(("127.0.0.1", 0)) as model:
+        upstream = Upstream(ModelEndpoint(f"http://127.0.0.1:{model.getsockname()[1]}", "k", 0.5))
+        with SandboxRelay(os.getpid(), upstream) as relay:
+            assert post(relay, "x" * 20_000_000) == 502
+    assert isinstance(upstream.failure, ModelUnreachable)
+
+
+def post(relay: SandboxRelay, content: str = "hello") -> int:
     """Status of a chat completion."""
     connection = http.client.HTTPConnection("127.0.0.1", relay.port, timeout=10.0)
-    body = '{"messages": [{"role": "user", "content": "hello"}]}'
+    body = f'{{"messages": [{{"role": "user", "content": "{content}"}}]}}'
     connection.request("POST", "/v1/chat/completions", body)
     with connection.getresponse() as response:
         return response.status
