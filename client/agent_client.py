@@ -1,7 +1,6 @@
 """Client process of one rollout session: creates it at an agent server, waits for its end, writes the output JSON.
 
 Invariant: the output JSON is whole or absent, a non-zero exit leaves `error.json`, a signal cancels the remote session.
-
 Budget: thousands of these sleep beside a trainer, so a session of any length costs under 30 ms of CPU and no child
 process: one POST, then one long poll. Hence a bare socket: `http.client` takes 15 ms more to import, and curl wakes up
 every second of a long poll, 160 ms an hour. Any Python from 3.8 on, no packages.
@@ -36,8 +35,7 @@ class Failure(Exception):
     def __init__(self, message, boundary="server", code="server_error", exit_code=FAILED, extra=None):
         super().__init__(message)
         self.exit_code = exit_code
-        self.error = {"boundary": boundary, "code": code, "message": message}
-        self.error.update(extra if isinstance(extra, dict) else {})
+        self.error = {"boundary": boundary, "code": code, "message": message, **(extra if type(extra) is dict else {})}
 
 
 def json_object(response):
@@ -54,8 +52,12 @@ def read_response(stream):
     version, status, *_ = stream.readline(65536).split(None, 2) + [b"", b""]
     if not version.startswith(b"HTTP/1.") or not status.isdigit():
         raise ValueError("the connection ended without an HTTP response")
-    fields = (line.partition(b":") for line in iter(lambda: stream.readline(65536).strip(), b""))
-    headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+    headers = {}
+    while (line := stream.readline(65536)).strip():
+        name, value = line.partition(b":")[::2]
+        headers[name.strip().lower()] = value.strip()
+    if not line:
+        raise ValueError("the response is truncated")
     if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
         body = b""
         while size := int(stream.readline(65536).partition(b";")[0], 16):
@@ -146,7 +148,7 @@ class Client:
                 return view
             if view.get("status") not in ("queued", "running", "grading"):
                 raise self._failure(f"session {self._session} has an unknown status")
-            wait_s = MAX_WAIT_S if cuts == 1 else wait_s  # a single cut may have been a restart
+            wait_s = MAX_WAIT_S if wait_s and cuts == 1 else wait_s  # a single cut may have been a restart
             if held_s < poll_pause_s:  # the server does not hold long polls, or not for long
                 time.sleep(poll_pause_s)
                 poll_pause_s = min(poll_pause_s + 1, MAX_PAUSE_S)
@@ -226,14 +228,12 @@ def request_body(environment):
             metadata = json.loads(file.read() or b"{}").get("metadata") or {}
         fields = {name: metadata[name] for name in ("run_id", "task_id") if metadata.get(name)}
     except FileNotFoundError:
-        metadata = fields = {}
+        metadata, fields = {}, {}
     except (OSError, ValueError, AttributeError) as error:
         raise Failure(f"RELAX_INPUT_JSON={path} must be a JSON object, metadata too: {error}", **INVALID) from None
-    session_id = environment["RELAX_SESSION_ID"]
-    return {
-        "session_id": session_id, "group_id": environment["RELAX_GROUP_ID"], "mode": environment["RELAX_ROLLOUT_MODE"],
-        "base_url": environment["RELAX_BASE_URL"], "api_key": session_id, "metadata": metadata, **fields,
-    }  # fmt: skip
+    names = {"session_id": "SESSION_ID", "api_key": "SESSION_ID", "group_id": "GROUP_ID", "mode": "ROLLOUT_MODE"}
+    fields.update((field, environment[f"RELAX_{name}"]) for field, name in names.items())
+    return {**fields, "base_url": environment["RELAX_BASE_URL"], "metadata": metadata}
 
 
 def write_whole(path, data):

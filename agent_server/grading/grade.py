@@ -29,6 +29,7 @@ class Grade:
     tests, MISSING where the runner reported none. `patch`: statistics. `touched`: protected paths that the submission
     changed. `given_reward`: the reward that a reward command printed; None without such a command. `limit`: what ended
     the tests early, as in CommandResult. `log`: the end of what the tests printed, or why they were not run.
+    `log_path`: the file with all of it. `policy`: how protected paths were treated. `seconds`: wall time of grading.
     """
 
     resolved: bool
@@ -87,7 +88,8 @@ def grade(
     """Run the row's tests in `sandbox` with `submission` applied: a unified diff, or "" for the repository as it is.
 
     Tests that exceed a limit of the sandbox have failed. Everything they print goes to `log_file`. Raises GraderTimeout
-    when the tests outlast the configured time, GraderError when row and image do not fit.
+    when the tests outlast the configured time, GraderError when row and image do not fit, SandboxDied when the sandbox
+    ends of itself.
     """
     started = time.monotonic()
     submission = submission.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
@@ -104,13 +106,14 @@ def grade(
     repository.restore_hidden(dataset, task, sandbox)
     script = config.reward_command or dataset.test_script(task)
     run = run_tests(dataset, task, sandbox, script, config.timeout_s, log_file)
-    outcomes: dict[str, str] = {}
+    outcomes: dict[str, str] = {}  # stays empty where a limit ended the tests: then none of them has passed
     given_reward = None
     if config.reward_command:
         given_reward = 0.0 if run.limit else _printed_reward(task, run)
         resolved = given_reward >= 1.0
     else:
-        outcomes = {} if run.limit else dataset.outcomes(task, run)
+        if not run.limit:
+            outcomes = dataset.outcomes(task, run)
         resolved = not run.limit and dataset.resolved(task, outcomes)
     fail_to_pass = expected_outcomes(task.fail_to_pass, outcomes)
     pass_to_pass = expected_outcomes(task.pass_to_pass, outcomes)

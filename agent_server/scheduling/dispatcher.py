@@ -23,7 +23,7 @@ from client.errors import ServerError, StackError, WorkerLost
 from client.wire import Mode
 
 STOP_POLL_S = 0.1  # between two passes while a worker was asked to stop
-STOP_GRACE_S = 1.0  # between SIGTERM and SIGKILL for the worker of a cancelled session
+STOP_GRACE_S = 1.0  # between SIGTERM and SIGKILL for the worker of a cancelled or overdue session
 
 
 class Dispatcher:
@@ -40,7 +40,7 @@ class Dispatcher:
     def adopt(self) -> None:
         """Watch the workers of an earlier server that still run. A session without its worker is requeued or fails."""
         for row in self._store.list_active():
-            pid, attempt = row["worker_pid"], row["attempt"]
+            pid, attempt = row["worker_pid"], row["attempt"]  # no pid: the worker had not registered itself yet
             if pid is not None and self._executor.watch(pid, row["worker_start_ticks"]):
                 self._watched[pid] = (row["id"], attempt)
             else:
@@ -120,6 +120,7 @@ class Dispatcher:
         active = self._store.list_active()
         for row in active:
             stopping = row["cancel_requested"] or row["stop_error"]
+            # A worker without a pid has not registered itself yet; it learns of a cancel when it does.
             if row["worker_pid"] is None or not (stopping or self._is_overdue(row, now)):
                 continue
             worker, key = (row["worker_pid"], row["worker_start_ticks"]), (row["id"], row["attempt"])

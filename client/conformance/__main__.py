@@ -1,7 +1,10 @@
 """`python -m client.conformance URL [--token T]`: checks an agent server against the contract, one line per rule.
 
 Creates about thirty sessions, one or two at a time, serves their model itself, and cancels those that are left.
-Invariant: needs only the server's URL. Exit codes: 0 every rule holds, 1 some fail, 75 the server cannot be reached.
+Invariant: needs only the server's URL.
+
+Exit codes: 0 no rule fails, 1 some fail, 75 the server cannot be reached.
+A rule that could not be tried (for want of a token, for example) is inconclusive and does not fail.
 """
 
 import argparse
@@ -32,7 +35,7 @@ class Result:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.verdict:9}{self.check:23}{self.rule}" + (f"\n{'':32}{self.detail}" if self.detail else "")
+        return f"{self.verdict:14}{self.check:34}{self.rule}" + (f"\n{'':48}{self.detail}" if self.detail else "")
 
 
 def run(server: Server) -> Iterator[Result]:

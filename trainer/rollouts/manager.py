@@ -1,4 +1,4 @@
-"""Groups of rollout sessions: launch in order, refill of infrastructure failures, cancellation on the way out.
+"""Groups of rollout sessions: launch in order, refill of sessions without a sample, cancellation at the end.
 
 Invariant: when `run` returns or raises, none of its clients is alive and none of its sessions is open at the gateway.
 One thread and one selector: the kernel wakes the trainer when a client ends, so hundreds of clients cost little.
@@ -189,6 +189,7 @@ class RolloutManager:
     def _finish(self, state: _RunState, selector: selectors.BaseSelector, pidfd: int) -> None:
         running = state.running.pop(pidfd)
         selector.unregister(pidfd)
+        # The rest of an overdue client's grace goes to its children, which may still be cancelling the session.
         client_exit = running.process.close(running.kill_at or 0.0)
         seconds = time.monotonic() - running.started
         trace = self._gateway.close(running.process.session.session_id)
