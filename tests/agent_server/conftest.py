@@ -152,7 +152,8 @@ def launch(work_dir: Path, **settings: str) -> RunningServer:
     environment = server_environment(work_dir) | defaults | settings
     with (work_dir.parent / f"{work_dir.name}.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent_server"],
+            # An interrupted pytest-xdist kills its processes without teardown: the kernel then ends the server.
+            ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "agent_server"],
             cwd=ROOT,
             env=environment,
             stdout=log,

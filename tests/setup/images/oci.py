@@ -82,7 +82,7 @@ class Registry:
     def __enter__(self) -> "Registry":
         with (self._folder / "log").open("w") as log:
             self._process = subprocess.Popen(
-                ["docker-registry", "serve", str(self._folder / "config.yml")],
+                ["setpriv", "--pdeathsig", "TERM", "docker-registry", "serve", str(self._folder / "config.yml")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
