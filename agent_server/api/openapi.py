@@ -11,6 +11,7 @@ from flask import Blueprint, Response, jsonify
 from pydantic.json_schema import models_json_schema
 
 from agent_server.api.ops import MAX_LIMIT
+from agent_server.api.sessions import MAX_WAIT_S
 from agent_server.config import LIMIT_SETTINGS
 from agent_server.tasks.order import MODES
 from client.wire import SessionRequest, SessionView, Status
@@ -32,7 +33,7 @@ SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"
 WAIT = {
     "name": "wait",
     "in": "query",
-    "description": "Seconds to wait for the session to become terminal; more than 3600 counts as 3600",
+    "description": f"Seconds to wait until the session is terminal; more than {MAX_WAIT_S:g} count as {MAX_WAIT_S:g}",
     "schema": {"type": "number", "minimum": 0},
 }
 

@@ -15,7 +15,7 @@ from client.errors import DiskFull, InvalidRequest, ServerStopping
 from client.wire import SessionRequest
 
 blueprint = Blueprint("sessions", __name__)
-MAX_WAIT_S = 3600.0  # client/agent_client.sh asks for this: one long poll per session
+MAX_WAIT_S = 3600.0  # client/agent_client.py asks for this: one long poll per session
 # Each long poll holds a thread. The server has 200 threads more, so that long polls never block a create or a cancel.
 MAX_LONG_POLLS = 1000
 _long_poll_slots = threading.BoundedSemaphore(MAX_LONG_POLLS)
