@@ -20,12 +20,21 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests last, the others in the order of the folders. A file is one group unless a mark names another."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Slow tests last, the longest of them first, so that no process is left alone with it at the end.
+
+    The others stay in the order of the folders. A file is one group unless a mark names another.
+    """
+    items.sort(key=_stage)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             slow = item.get_closest_marker("slow") is not None
             item.add_marker(pytest.mark.xdist_group(f"{item.path}{' slow' if slow else ''}"))
+
+
+def _stage(item: pytest.Item) -> float:
+    """Sort key: 0 for a fast test; a slow one by its `seconds`, the more the earlier."""
+    slow = item.get_closest_marker("slow")
+    return 0.0 if slow is None else 1.0 - slow.kwargs.get("seconds", 0.0) / 1000.0
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ NOT_RUN = {
     "bash scripts/run_train.sh scripts/runs/quickstart.toml train.steps=4 eval.tasks=0": TRAINS,
     "bash scripts/test.sh": IS_THE_SUITE,
     "bash scripts/test.sh tests/client -k cancel": IS_THE_SUITE,
+    ".venv/bin/python -m pytest tests/client": IS_THE_SUITE,
     "bash scripts/lint.sh": IS_LINT,
     ".venv/bin/ruff format .": "changes files; scripts/lint.sh runs its --check",
     ".venv/bin/pre-commit install": "changes the checkout's git hooks",
