@@ -1,6 +1,6 @@
 """Order and grouping of the suite, and fixtures that find processes which a test left behind.
 
-Invariant: tests marked `slow` run after all others, so that a plain mistake shows in seconds.
+Invariant: a plain mistake shows in seconds, because fast tests run before slow ones.
 """
 
 import signal
@@ -20,9 +20,9 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests last, the longest of them first, so that no process is left alone with it at the end.
+    """Fast tests in the order of the folders, then the slow ones. A file is one group unless a mark names another.
 
-    The others stay in the order of the folders. A file is one group unless a mark names another.
+    A test of minutes starts first, in one process beside the fast ones: at the end the others would wait for it.
     """
     items.sort(key=_stage)
     for item in items:
@@ -31,10 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"{item.path}{' slow' if slow else ''}"))
 
 
-def _stage(item: pytest.Item) -> float:
-    """Sort key: 0 for a fast test; a slow one by its `seconds`, the more the earlier."""
+def _stage(item: pytest.Item) -> int:
+    """Sort key: 0 for a test of minutes, 1 for a fast one, 2 for another slow one."""
     slow = item.get_closest_marker("slow")
-    return 0.0 if slow is None else 1.0 - slow.kwargs.get("seconds", 0.0) / 1000.0
+    if slow is None:
+        return 1
+    return 0 if slow.kwargs.get("minutes") else 2
 
 
 @pytest.fixture
