@@ -14,15 +14,19 @@ from tests.setup.data.sample_repository import DATASET, FILES, incompressible_pa
 CHUNK = 10 << 20  # bytes that the library writes at once
 
 
+def wait_for_first_chunk(command: Command, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not any(partial.stat().st_size >= CHUNK for partial in command.partial_blobs()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+
+
 def test_a_killed_download_resumes_at_its_last_byte(command: Command):
     data = incompressible_parquet(sample_rows(0, 20), CHUNK + (4 << 20))
     command.hub.add(DATASET, {"data/train.parquet": data})
     command.hub.slow_after = CHUNK + (1 << 20)
     process = command.start("fetch", str(command.folder), "train", "r2e-gym-subset")
-    deadline = time.monotonic() + 60
-    while not any(partial.stat().st_size >= CHUNK for partial in command.partial_blobs()):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    wait_for_first_chunk(command, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (partial,) = command.partial_blobs()
@@ -74,10 +78,7 @@ def test_an_interrupt_keeps_the_downloaded_bytes(command: Command):
     command.hub.add(DATASET, {"train.parquet": incompressible_parquet(sample_rows(0, 20), CHUNK + (4 << 20))})
     command.hub.slow_after = CHUNK + (1 << 20)
     process = command.start("fetch", str(command.folder), "train", "r2e-gym-subset")
-    deadline = time.monotonic() + 60
-    while not any(partial.stat().st_size >= CHUNK for partial in command.partial_blobs()):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    wait_for_first_chunk(command, process)
     process.send_signal(signal.SIGINT)
     stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "the same command continues" in stderr and "Traceback" not in stderr
