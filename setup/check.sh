@@ -38,11 +38,6 @@ report() {
   printf '%-5s %-11s %s%s\n' "$1" "$2" "$(printf %s "$3" | tr '\n' ' ')" "${4:+   remedy: $4}"
   [ "$1" != FAIL ] || failed=1
 }
-# integer_setting NAME DEFAULT: the value of a setting. The line `settings` reports one that is no integer.
-integer_setting() { [[ ${!1:-} =~ ^[0-9]+$ ]] && echo "${!1}" || echo "$2"; }
-sessions=$(($(integer_setting AGENT_SERVER_TRAIN_CONCURRENCY 16) + $(integer_setting AGENT_SERVER_EVAL_CONCURRENCY 16)))
-sandbox_mib=$(integer_setting AGENT_SERVER_SANDBOX_MEMORY_MIB 4096)
-read_file() { cat "$1" 2>/dev/null; }
 is_installed() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
@@ -176,27 +171,6 @@ check_shared_memory() {
   fi
 }
 
-check_memory() {
-  local available swap limit used needed=$((sessions * sandbox_mib)) found
-  available=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo)
-  swap=$(awk '$1 == "SwapFree:" { print int($2 / 1024) }' /proc/meminfo)
-  limit=$(read_file /sys/fs/cgroup/memory.max) used=$(read_file /sys/fs/cgroup/memory.current)
-  if [[ $limit =~ ^[0-9]+$ && $used =~ ^[0-9]+$ ]] && (((limit - used) / 1048576 < available)); then
-    available=$(((limit - used) / 1048576))
-  fi
-  found="$available MiB available, $swap MiB swap free"
-  if [ "$available" -lt $((sandbox_mib + 512)) ]; then
-    report FAIL memory "$found: too little for the server and one sandbox at its limit ($sandbox_mib MiB)" \
-      "add memory, or lower AGENT_SERVER_SANDBOX_MEMORY_MIB (and ..._DISK_MIB below it)"
-  elif [ "$available" -lt "$needed" ]; then
-    report warn memory "$found; $sessions sandboxes at their limit of $sandbox_mib MiB use $needed" \
-      "nothing, if sessions use less; otherwise lower AGENT_SERVER_TRAIN_CONCURRENCY, ..._EVAL_CONCURRENCY \
-or ..._SANDBOX_MEMORY_MIB"
-  else
-    report ok memory "$found"
-  fi
-}
-
 check_open_files() {
   # gunicorn.conf.py: 1200 threads, each holding a response, and 2400 connections.
   local files remedy
@@ -208,26 +182,6 @@ check_open_files() {
     report FAIL files "$files open files, at least 512 are needed" "$remedy"
   else
     report warn files "$files open files; 1200 threads and 2400 connections need 3600" "$remedy"
-  fi
-}
-
-check_processes() {
-  local limit value needed least=$((1200 + sessions * 8))
-  needed=$((1200 + sessions * $(integer_setting AGENT_SERVER_SANDBOX_PROCESSES 512)))
-  limit=$(ulimit -u)
-  for value in "$(read_file /proc/sys/kernel/pid_max)" "$(read_file /proc/sys/kernel/threads-max)" \
-    "$(read_file /sys/fs/cgroup/pids.max)"; do
-    if [[ $value =~ ^[0-9]+$ ]] && { [ "$limit" = unlimited ] || [ "$value" -lt "$limit" ]; }; then limit=$value; fi
-  done
-  local remedy="raise the lowest of ulimit -u, kernel.pid_max, kernel.threads-max and the cgroup's pids.max \
-to $needed, or lower AGENT_SERVER_SANDBOX_PROCESSES"
-  if [ "$limit" = unlimited ] || [ "$limit" -ge "$needed" ]; then
-    report ok processes "$limit processes and threads"
-  elif [ "$limit" -lt "$least" ]; then
-    report FAIL processes "$limit processes and threads; the server's 1200 threads and 8 processes in each of \
-$sessions sandboxes need $least" "$remedy"
-  else
-    report warn processes "$limit processes and threads; all sandboxes at their limit use $needed" "$remedy"
   fi
 }
 
@@ -281,14 +235,12 @@ check_apptainer
 check_squashfs
 check_disks
 check_shared_memory
-check_memory
 check_open_files
-check_processes
 check_proxies
 if check_packages; then
   SWE_RL_CACHE=$cache exec .venv/bin/python -m setup.check --failed "$failed" "${arguments[@]}"
 fi
-for name in settings agent rows images sandbox loops port clock; do
+for name in settings memory processes agent rows images sandbox loops port clock; do
   report warn "$name" "not tried: needs .venv" "bash setup/setup.sh agents, then run this again"
 done
 case " ${arguments[*]} " in

@@ -11,37 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_server.agents.base import Agent
+from agent_server.config import Settings
 from agent_server.grading import repository
 from agent_server.grading.datasets.base import REPOSITORY, Dataset
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.outcomes import failing
 from agent_server.grading.placement import FreshSandbox
-from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
-from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.task import Task
 from agent_server.validate import hostile
 from agent_server.validate.verdicts import EMPTY, GOLD, Verdict
-from client.errors import ConfigError, SandboxLimitExceeded, StackError
+from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
+from client.errors import SandboxLimitExceeded, StackError
 
-LIMITS = Limits(8 << 30, 1024, 4 << 30, 7200.0)  # memory, processes, disk, CPU seconds
-START_TIMEOUT_S, SETUP_TIMEOUT_S, RESET_TIMEOUT_S = 120.0, 600.0, 60.0
+RESET_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxConfig:
-    """Set-up of the sandboxes. `timeout_s`: of one run of the tests."""
+class Conditions:
+    """Conditions of the sandboxes and of the grading. `timeout_s`: of one run of the tests."""
 
-    images: Path
-    setup_command: str
-    network: bool
+    settings: Settings
+    agent: Agent
     timeout_s: float
 
 
-def certify(row: dict[str, Any], dataset: Dataset, task: Task, repeat: int, config: SandboxConfig) -> Iterator[Verdict]:
+def certify(
+    row: dict[str, Any], dataset: Dataset, task: Task, repeat: int, conditions: Conditions
+) -> Iterator[Verdict]:
     """The verdicts of one repeat of the row's cases, gold first."""
     try:
-        with _sandbox(task, config) as sandbox:
+        with _sandbox(task, conditions) as sandbox:
             repository.prepare(dataset, task, sandbox)
             dataset.apply_gold(row, task, sandbox)
             gold = repository.collect_diff(sandbox)
@@ -50,18 +51,18 @@ def certify(row: dict[str, Any], dataset: Dataset, task: Task, repeat: int, conf
     except Exception as failure:  # a dataset class of the user's may raise anything
         yield Verdict(task.task_id, GOLD, repeat, True, None, "", 0.0, error=_describe(failure))
         return
-    yield _verdict(dataset, task, repeat, config, GOLD, gold, expected=True)
+    yield _verdict(dataset, task, repeat, conditions, GOLD, gold, expected=True)
     for case, patch in [(EMPTY, ""), *attacks]:
-        yield _verdict(dataset, task, repeat, config, case, patch, expected=False)
+        yield _verdict(dataset, task, repeat, conditions, case, patch, expected=False)
 
 
 def _verdict(
-    dataset: Dataset, task: Task, repeat: int, config: SandboxConfig, case: str, patch: str, *, expected: bool
+    dataset: Dataset, task: Task, repeat: int, conditions: Conditions, case: str, patch: str, *, expected: bool
 ) -> Verdict:
     started = time.monotonic()
     try:
-        with _sandbox(task, config) as sandbox:
-            found = grade(dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(config.timeout_s))
+        with _sandbox(task, conditions) as sandbox:
+            found = grade(dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(conditions.timeout_s))
     except Exception as failure:  # as above
         seconds = time.monotonic() - started
         return Verdict(task.task_id, case, repeat, expected, None, "", seconds, error=_describe(failure))
@@ -81,23 +82,13 @@ def _verdict(
 
 
 @contextmanager
-def _sandbox(task: Task, config: SandboxConfig) -> Iterator[Sandbox]:
+def _sandbox(task: Task, conditions: Conditions) -> Iterator[Sandbox]:
+    settings = conditions.settings
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
-        sandbox = apptainer.start(
-            apptainer.image_path(config.images, task.image_name),
-            scratch=Path(scratch),
-            env={},
-            start_timeout_s=START_TIMEOUT_S,
-            limits=LIMITS,
-            network=config.network,
-        )
+        sandbox = start_task_sandbox(settings, conditions.agent, task, Path(scratch))
         try:
-            if config.setup_command:
-                result = sandbox.run(config.setup_command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-                if result.returncode != 0:
-                    raise ConfigError(
-                        f"the set-up command must end with 0; it ended with {result.returncode}: {result.output[-500:]}"
-                    )
+            if settings.setup_command:
+                run_setup_command(settings, sandbox)
             yield sandbox
         finally:
             sandbox.close()

@@ -2,26 +2,37 @@
 
 The gold patch must be graded 1, the repository as it is 0, and each hostile submission 0. A row for which one of these
 fails, or changes between repeats, is named in the report; the server excludes it when it is given the report
-(AGENT_SERVER_EXCLUDE).
+(AGENT_SERVER_EXCLUDE). Sandboxes are those of a server with the same environment variables.
 Invariant: an interrupted run continues where it was, from the lines file beside the report.
 """
 
 import argparse
 import os
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from agent_server.agents.base import sandbox_env
+from agent_server.agents.registry import load_agent
+from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.tasks.catalog import MODES, Catalog
-from agent_server.validate.certification import SandboxConfig, certify
+from agent_server.validate.certification import Conditions, certify
 from agent_server.validate.report import summarize
 from agent_server.validate.verdicts import append_repeat, digest, read_usable
 from client.errors import ConfigError, StackError
 from client.wire import Mode
 
+OPTIONS = {
+    "data_path": "--tasks",
+    "sif_dir": "--images",
+    "dataset": "--dataset",
+    "default_image": "--default-image",
+    "setup_command": "--setup-command",
+}  # settings of the server that have an option here
 ALL_TRUSTED, SOME_EXCLUDED, BAD_INPUT = 0, 1, 2
 
 
@@ -40,14 +51,15 @@ def main(argv: list[str], name: str = "validate") -> int:
 
 def validate(arguments: argparse.Namespace) -> int:
     """Certify the rows and write the report. Raises ConfigError."""
-    _check(arguments)
-    catalog = Catalog(arguments.tasks, arguments.dataset, default_image=arguments.default_image)
+    settings = _settings(arguments)
+    catalog = Catalog(settings.data_path, settings.dataset, default_image=settings.default_image)
     for task_id in arguments.ids or ():
         catalog.check(arguments.mode, task_id)
-    config = SandboxConfig(arguments.images, arguments.setup_command, arguments.network, arguments.timeout_s)
+    timeout_s = settings.grading_timeout_s if arguments.timeout_s is None else arguments.timeout_s
+    conditions = Conditions(settings, load_agent(settings), timeout_s)
     lines = arguments.report.with_suffix(arguments.report.suffix + ".lines")
     task_ids = [task_id for task_id in catalog.ids(arguments.mode) if not arguments.ids or task_id in arguments.ids]
-    keys = {task_id: _key(catalog, arguments.mode, task_id, config) for task_id in task_ids}
+    keys = {task_id: _key(catalog, arguments.mode, task_id, conditions) for task_id in task_ids}
     verdicts = read_usable(lines, keys)
     graded = {(verdict.task_id, verdict.repeat) for verdict in verdicts}
     repeats = [(task_id, repeat) for task_id in task_ids for repeat in range(arguments.repeat)]
@@ -63,7 +75,7 @@ def validate(arguments: argparse.Namespace) -> int:
         nonlocal n_done
         task_id, repeat = item
         row, dataset, task = catalog.get_row(arguments.mode, task_id)
-        found = [replace(verdict, key=keys[task_id]) for verdict in certify(row, dataset, task, repeat, config)]
+        found = [replace(verdict, key=keys[task_id]) for verdict in certify(row, dataset, task, repeat, conditions)]
         reasons = [verdict.reason for verdict in found if not verdict.as_expected]
         with lock:
             append_repeat(lines, found)
@@ -79,25 +91,25 @@ def validate(arguments: argparse.Namespace) -> int:
     return SOME_EXCLUDED if report.excluded else ALL_TRUSTED
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError."""
-    if not arguments.tasks or not arguments.images:
-        raise ConfigError(
-            "--tasks and --images (or R2E_DATA_PATH and R2E_SIF_DIR) must name the rows and the folder of their images"
-        )
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The server's settings from the environment, with the options in place of their variables. Raises ConfigError."""
     if arguments.repeat < 1 or arguments.jobs < 1:
         raise ConfigError(
             f"--repeat and --jobs must be at least 1; got {arguments.repeat} and {arguments.jobs}, raise them"
         )
-    for option, path in (("--tasks", arguments.tasks), ("--images", arguments.images)):
-        if not Path(path).exists():
-            raise ConfigError(f"{option} {path} does not exist; correct the path")
+    options = {variable(field): str(value) for field in OPTIONS if (value := getattr(arguments, field)) is not None}
+    if arguments.network:
+        options[variable("sandbox_network")] = "1"
+    unused = {variable("work_dir"): tempfile.gettempdir()}  # required of a server; nothing is written to it here
+    return Settings.from_environment(unused | dict(os.environ) | options)
 
 
-def _key(catalog: Catalog, mode: Mode, task_id: str, config: SandboxConfig) -> str:
+def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> str:
     row, dataset, task = catalog.get_row(mode, task_id)
-    image = apptainer.image_path(config.images, task.image_name)
-    return digest(row, dataset, image, config.setup_command, config.network)
+    settings = conditions.settings
+    image = apptainer.image_path(settings.sif_dir, task.image_name)
+    sandbox = (settings.setup_command, settings.sandbox_network, settings.binds, settings.sandbox_limits)
+    return digest(row, dataset, image, *sandbox, sandbox_env(conditions.agent), conditions.timeout_s)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:
@@ -107,17 +119,14 @@ def _parser(report: Path) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    data_path, sif_dir = os.environ.get("R2E_DATA_PATH"), os.environ.get("R2E_SIF_DIR")
-    add("--tasks", type=Path, default=data_path, help="parquet or JSONL, or a folder (default: R2E_DATA_PATH)")
-    add("--images", type=Path, default=sif_dir, help="folder with the images (default: R2E_SIF_DIR)")
+    for field, option in OPTIONS.items():
+        help_text = f"{Settings.model_fields[field].description} (default: {variable(field)})"
+        add(option, dest=field, metavar="VALUE", help=help_text)
     add("--mode", choices=MODES, default="train", help="which file of a folder (default: train)")
-    for name, default in (("dataset", "auto"), ("default-image", ""), ("setup-command", "")):
-        variable = f"AGENT_SERVER_{name.upper().replace('-', '_')}"
-        add(f"--{name}", default=os.environ.get(variable, default), help=f"as {variable}, which is its default")
     add("--ids", nargs="*", help="only these rows")
     add("--repeat", type=int, default=1, metavar="K", help="grade everything K times, to find rows that flake")
     add("--jobs", type=int, default=os.cpu_count(), help="rows at once (default: the cores)")
-    add("--timeout-s", type=float, default=900.0, help="of one run of the tests")
+    add("--timeout-s", type=float, help="of one run of the tests (default: AGENT_SERVER_GRADING_TIMEOUT_S)")
     add("--network", action="store_true", help="sandboxes have the host's network")
     report_help = f"the report (default: {report} here); FILE.lines holds what was graded so far"
     add("--report", type=Path, default=report, help=report_help)

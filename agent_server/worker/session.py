@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from agent_server.agents.base import AgentResult, ModelEndpoint, sandbox_env
+from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
 from agent_server.grading import repository
-from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import NO_SUBMISSION, Grade, GradingConfig, grade
 from agent_server.grading.placement import select_strategy
-from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
@@ -22,7 +20,8 @@ from agent_server.worker.costs import SessionCosts
 from agent_server.worker.job import Job
 from agent_server.worker.signals import AgentTimeout, agent_deadline
 from agent_server.worker.store_retry import retry_on_full_disk
-from client.errors import AgentError, DiskFull, SandboxLimitExceeded, SandboxStartFailed, StorageError
+from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
+from client.errors import AgentError, DiskFull, SandboxLimitExceeded, StorageError
 
 AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 
@@ -88,17 +87,11 @@ class SessionRunner:
         scratch = settings.scratch_dir / self._job.attempt_id
         _make_directory(scratch)
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
-            sandbox = apptainer.start(
-                apptainer.image_path(settings.sif_dir, self._job.task.image_name),
-                scratch=scratch,
-                env=sandbox_env(self._agent),
-                start_timeout_s=settings.sandbox_start_timeout_s,
-                limits=settings.sandbox_limits,
-                network=settings.sandbox_network,
-                binds=settings.binds,
-            )
+            sandbox = start_task_sandbox(settings, self._agent, self._job.task, scratch)
         try:
-            self._set_up(sandbox)
+            if settings.setup_command:
+                with self._costs.measure("setup_command"):
+                    run_setup_command(settings, sandbox)
             yield sandbox
         finally:
             used = sandbox.resource_usage()
@@ -106,19 +99,6 @@ class SessionRunner:
             reap_orphans()
             self._costs.cpu_seconds[phase] = used.cpu_s
             self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
-
-    def _set_up(self, sandbox: Sandbox) -> None:
-        if not self._settings.setup_command:
-            return
-        with self._costs.measure("setup_command"):
-            result = sandbox.run(
-                self._settings.setup_command, cwd=REPOSITORY, timeout_s=self._settings.sandbox_start_timeout_s
-            )
-        if result.returncode != 0:
-            raise SandboxStartFailed(
-                f"AGENT_SERVER_SETUP_COMMAND ended with {result.returncode}{result.limit and f' ({result.limit})'}:"
-                f" {result.output[-500:]}"
-            )
 
     def _slot(self, name: str) -> AbstractContextManager[None]:
         """Hold a slot of the limit `name`. Time spent in its queue does not count as the session's."""

@@ -1,5 +1,5 @@
-"""The checks of setup/check.sh that need the server's own code: settings, agent, rows, images, sandbox, loop
-devices, port, clock.
+"""The checks of setup/check.sh that need the server's own code: settings, memory, processes, agent, rows, images,
+sandbox, loop devices, port, clock.
 
     python -m setup.check [--failed N] [--session] [--gateway URL]     started by check.sh, which sets the defaults
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_server.sandboxes.processes import become_subreaper
+from setup.check.capacity import check_memory, check_processes
 from setup.check.clock import check_clock, check_skew
 from setup.check.node import Node
 from setup.check.result import FAIL, OK, WARN, CheckResult
@@ -29,13 +30,15 @@ def run_checks(node: Node, gateway: str, session: bool) -> Iterator[CheckResult]
     """Run the checks one by one; `session`: also one scripted session."""
     yield check_settings(node)
     if settings := node.settings:
+        yield check_memory(settings)
+        yield check_processes(settings)
         yield check_agent(settings)
         yield from check_rows_and_images(node, settings)
         yield check_sandbox(node, settings)
         yield check_loop_devices(node, settings)
         yield check_listening_port(settings)
     else:
-        for name in ("agent", "rows", "images", "sandbox", "loops", "port"):
+        for name in ("memory", "processes", "agent", "rows", "images", "sandbox", "loops", "port"):
             yield CheckResult(WARN, name, "not tried: the settings are wrong", "correct them, then run this again")
     yield check_clock()
     for name, url in (("clock_agent", os.environ.get("AGENT_SERVER_URL", "")), ("clock_gw", gateway)):

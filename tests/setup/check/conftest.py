@@ -23,13 +23,11 @@ BASH_LINES = [
     "image_dir",
     "tmp",
     "shm",
-    "memory",
     "files",
-    "processes",
     "proxies",
     "venv",
 ]
-PYTHON_LINES = ["settings", "agent", "rows", "images", "sandbox", "loops", "port", "clock"]
+PYTHON_LINES = ["settings", "memory", "processes", "agent", "rows", "images", "sandbox", "loops", "port", "clock"]
 # Programs that check.sh uses besides the BASICS of a FakeMachine.
 PROGRAMS = ["apptainer", "stat", "timeout", "true", "unshare"]
 

@@ -134,3 +134,25 @@ def test_a_proxy_for_loopback_is_a_warning(check):
 def test_wrong_arguments_are_refused():
     ran = subprocess.run(["bash", str(ROOT / "setup/check.sh"), "--sesion"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and "--session" in ran.stderr and ran.stdout == ""
+
+
+def test_too_little_memory_for_one_sandbox(check):
+    too_much = str(10**9)
+    table = check(AGENT_SERVER_SANDBOX_MEMORY_MIB=too_much)
+    assert_only(
+        table, "memory", f"too little for the server and one sandbox at its limit ({too_much} MiB)", "add memory"
+    )
+
+
+def test_many_sandboxes_at_their_limit_are_a_warning(check):
+    table = check(AGENT_SERVER_TRAIN_CONCURRENCY="1000", AGENT_SERVER_EVAL_CONCURRENCY="24")
+    assert (
+        table.status["memory"] == "warn"
+        and "1024 sandboxes at their limit of 4096 MiB use 4194304" in table.text["memory"]
+    )
+
+
+def test_too_few_processes(check):
+    assert_only(
+        check(before="ulimit -u 1300"), "processes", "1300 processes and threads; the server's 1200", "ulimit -u"
+    )
