@@ -128,7 +128,7 @@ class Client:
 
     def _wait_until_terminal(self):
         """Long-poll for the session's last state."""
-        wait_s, cuts, poll_pause_s = MAX_WAIT_S, 0, 1
+        wait_s, n_cut_polls, poll_pause_s = MAX_WAIT_S, 0, 1
         while True:
             asked_at = time.monotonic()
             path = f"/sessions/{self._session}" + (f"?wait={wait_s}" if wait_s else "")
@@ -140,7 +140,7 @@ class Client:
             if response.status == 404:
                 raise self._failure(f"session {self._session} is unknown; was the work directory removed?")
             if (response.status == 0 or response.status >= 500) and wait_s and held_s >= MIN_WAIT_S:
-                cuts += 1  # a restart of the server, or a proxy that cuts long requests: wait for less
+                n_cut_polls += 1  # a restart of the server, or a proxy that cuts long requests: wait for less
                 wait_s = max(int(held_s * 3 / 4), MIN_WAIT_S)
             if (view := self._accept(response)) is None:
                 continue
@@ -148,7 +148,8 @@ class Client:
                 return view
             if view.get("status") not in ("queued", "running", "grading"):
                 raise self._failure(f"session {self._session} has an unknown status")
-            wait_s = MAX_WAIT_S if wait_s and cuts == 1 else wait_s  # a single cut may have been a restart
+            if wait_s and n_cut_polls == 1:  # a single cut may have been a restart: ask for the whole time again
+                wait_s = MAX_WAIT_S
             if held_s < poll_pause_s:  # the server does not hold long polls, or not for long
                 time.sleep(poll_pause_s)
                 poll_pause_s = min(poll_pause_s + 1, MAX_PAUSE_S)

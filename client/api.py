@@ -23,6 +23,7 @@ from client.errors import (
 from client.wire import SessionRequest, SessionView
 
 CONNECT_TIMEOUT_S = 5.0
+OUTAGE_S = 120.0  # longest outage of the server that is waited out
 MAX_WAIT_S = 3600.0  # `wait` of a long poll
 MAX_PAUSE_S = 5.0  # between two tries, and between two polls of a server that holds no long polls
 MAX_RETRY_AFTER_S = 60.0
@@ -35,7 +36,7 @@ class AgentServerClient:
     `outage_s`: the longest outage before ServerUnreachable. `busy_s`: how long it may respond 429 before ServerBusy.
     """
 
-    def __init__(self, url: str, *, token: str = "", outage_s: float = 120.0, busy_s: float = 3600.0):
+    def __init__(self, url: str, *, token: str = "", outage_s: float = OUTAGE_S, busy_s: float = 3600.0):
         self.url = url.rstrip("/")
         self.outage_s = outage_s
         self.busy_s = busy_s

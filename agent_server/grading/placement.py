@@ -1,6 +1,6 @@
 """Strategies for the sandbox that a submission is graded in: a fresh one, or the agent's own.
 
-Invariant: in both the tests run on the row's base with the submission applied. Nothing else of the agent's
+Invariant: in both, the tests run on the row's base with the submission applied. Nothing else of the agent's
 repository decides a grade.
 """
 

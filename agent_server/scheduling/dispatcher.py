@@ -1,7 +1,7 @@
 """Dispatcher: reconciles the store's sessions with the executor's workers.
 
-Invariant: sessions' state is in the store alone. Its own memory holds only the workers that it watches, and those that
-it asked to stop; a restarted server finds both again.
+Invariant: sessions' state is in the store alone. Its own memory holds only the workers that it watches, the ended ones
+that it has not reaped, and when it asked one to stop; a restarted server watches again and asks again.
 """
 
 import shutil
@@ -96,13 +96,13 @@ class Dispatcher:
         """Forget an ended worker. Where it left its session active, clean up and requeue or end the session."""
         session_id, attempt = self._watched[pid]
         if self._store.is_active(session_id, attempt):
-            log_file = f"{self._settings.log_dir}/{session_id}.log"
-            lost = WorkerLost(f"the worker (pid {pid}) ended without a result; see {log_file}")
-            self._requeue_or_end(session_id, attempt, lost)
             attempt_id = f"{session_id}.{attempt}"
             self._executor.kill_group(pid)
             cgroup.remove_cgroups(self._settings.scratch_dir, attempt_id.__eq__)
             shutil.rmtree(self._settings.scratch_dir / attempt_id, ignore_errors=True)
+            log_file = f"{self._settings.log_dir}/{session_id}.log"
+            lost = WorkerLost(f"the worker (pid {pid}) ended without a result; see {log_file}")
+            self._requeue_or_end(session_id, attempt, lost)  # last: it ends the session, so no later pass comes back
         del self._watched[pid]
         self._stop_asked_at.pop((session_id, attempt), None)
 

@@ -7,6 +7,7 @@ Invariant: an interrupted run continues where it was, from the lines file beside
 """
 
 import argparse
+import inspect
 import os
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.tasks.catalog import MODES, Catalog
+from agent_server.validate import hostile
 from agent_server.validate.certification import Conditions, certify
 from agent_server.validate.report import summarize
 from agent_server.validate.verdicts import append_repeat, digest, read_usable
@@ -109,7 +111,8 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     settings = conditions.settings
     image = apptainer.image_path(settings.sif_dir, task.image_name)
     sandbox = (settings.setup_command, settings.sandbox_network, settings.binds, settings.sandbox_limits)
-    return digest(row, dataset, image, *sandbox, sandbox_env(conditions.agent), conditions.timeout_s)
+    attacks = inspect.getsource(hostile)  # a new attack must meet every row
+    return digest(row, dataset, image, attacks, *sandbox, sandbox_env(conditions.agent), conditions.timeout_s)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:

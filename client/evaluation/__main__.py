@@ -20,7 +20,7 @@ from pathlib import Path
 import requests
 from pydantic import ValidationError
 
-from client.api import AgentServerClient
+from client.api import OUTAGE_S, AgentServerClient
 from client.errors import ConfigError, ModelError, NotFound, ServerUnreachable, StackError
 from client.evaluation import report
 from client.evaluation.endpoint import Endpoint
@@ -78,7 +78,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="address of this machine that the agent server can reach (default: 127.0.0.1)",
     )
     add("--relay-port", type=int, default=0, help="default: any free one")
-    add("--outage-s", type=float, default=120.0, help="longest outage of the agent server (default: 120)")
+    add("--outage-s", type=float, default=OUTAGE_S, help=f"longest outage of the agent server (default: {OUTAGE_S:g})")
     add("--call-timeout-s", type=float, default=600.0, help="limit of one call to the API (default: 600)")
     add(
         "--patience-s",

@@ -22,7 +22,6 @@ from pathlib import Path
 from agent_server.config import Settings
 from agent_server.executors.local import LocalExecutor
 from agent_server.sandboxes import apptainer
-from agent_server.sandboxes.limits import Limits
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
 from agent_server.worker.job import Job
@@ -32,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = Path(os.environ.get("SWE_RL_CACHE", ROOT / ".cache")) / "demo"
 COMMANDS = 20  # per sandbox
 # Limits start a watchdog, as in a session.
-LIMITS = Limits(memory_bytes=2**32, processes=512, disk_bytes=2**31, cpu_s=3600.0)
+LIMITS = Settings(data_path=Path("/"), sif_dir=Path("/"), work_dir=Path("/")).sandbox_limits
 
 
 def main() -> None:

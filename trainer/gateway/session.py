@@ -19,7 +19,7 @@ KEEP_CLOSED = 1024  # closed sessions whose traces are kept
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """An engine request in flight, and the number of HTTP requests that wait for it: identical ones coalesce."""
+    """An engine request in flight. Identical HTTP requests share it; `n_waiting` is their number."""
 
     task: asyncio.Task
     n_waiting: int = 0

@@ -133,7 +133,7 @@ class RolloutManager:
     ) -> RolloutBatch:
         """Collect `size` samples for each group.
 
-        Sessions start in the order of `group_ids`. Refills go first, so that their groups complete early.
+        Refills start before new sessions, so that groups complete early. New ones start in the order of `group_ids`.
         `on_result` receives the result of every session as it ends, `on_progress` the counts twice a second.
         Raises ModelUnreachable when the gateway does not answer, OSError when a client cannot be started, and what
         `health_check` raises.

@@ -52,6 +52,6 @@ def test_a_setup_command_that_fails_is_no_session(own_server, model):
     server = own_server(AGENT_SERVER_SETUP_COMMAND="echo no such wheel; exit 3")
     view = server.run(model, [FIX])
     assert (view.status, view.error["code"], view.reward) == ("failed", "sandbox_start", None)
-    assert "AGENT_SERVER_SETUP_COMMAND ended with 3: no such wheel" in view.error["message"]
+    assert "AGENT_SERVER_SETUP_COMMAND must end with 0; it ended with 3: no such wheel" in view.error["message"]
     events = [json.loads(line) for line in (server.work_dir / "events.jsonl").read_text().splitlines()]
     assert sum(event["name"] == "retried" for event in events) == 2
