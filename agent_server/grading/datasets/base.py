@@ -95,6 +95,10 @@ class Dataset:
         """Change the image's repository to the state in which the agent starts. Raises GraderError where row and image
         do not fit."""
 
+    def check_base(self, task: Task, sandbox: Sandbox) -> None:
+        """Raises GraderError where the row's tests do not fit the repository as it is before a submission: what fails
+        then is the row's fault. Called in the grading sandbox after `set_up`; must not change the repository."""
+
     def base_commit(self, task: Task) -> str:
         """A commit that the agent can still name; "" where the row has none."""
         return text(task.row.get("base_commit"))

@@ -10,9 +10,11 @@ from typing import Any
 
 from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
 from agent_server.grading.datasets.confirmation import confirmed_by_runner, runs_pytest
+from agent_server.grading.datasets.row_test_patch import applied_patches, check_fits
 from agent_server.grading.datasets.swebench_parsers import parse_log, parser_names_by_repository, parsers
 from agent_server.grading.datasets.swebench_scripts import eval_script, test_command
 from agent_server.grading.patches import paths_in
+from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
@@ -68,6 +70,12 @@ class SweBench(Dataset):
 
     def preload(self, task: Task) -> None:
         import swebench.harness.grading  # noqa: F401
+
+    def check_base(self, task: Task, sandbox: Sandbox) -> None:
+        """The patches that the evaluation script applies, or else the row's test patch, must fit the base commit."""
+        patches = list(applied_patches(task.row["eval_script"])) or [task.row["test_patch"]]
+        for patch in filter(None, patches):
+            check_fits(task, sandbox, patch, task.row["base_commit"])
 
     def test_files(self, task: Task) -> tuple[str, ...]:
         """The files of the test patch; the evaluation script restores and patches them."""

@@ -1,7 +1,12 @@
 """swebench's log parsers by name, imported on first use: the package takes a second to import."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+PASSED = "PASSED"
+# A passed test as each runner prints it. The first form that a parser understands is the parser's.
+PASSED_LINES = ("PASSED {}", "{} ... ok", "{} ok")
+PROBE = "test_probe"
 
 
 def parsers() -> Mapping[str, Any]:
@@ -25,3 +30,24 @@ def parse_log(parser: str, log: str, spec: Any) -> dict[str, str]:
         return parsers()[parser](log, spec)
     except (LookupError, ValueError, AttributeError, TypeError):
         return {}
+
+
+def names_in_parser_form(parser: str, names: Iterable[str], spec: Any = None) -> dict[str, str]:
+    """The name that the parser gives to each test, by the name that the test's runner prints.
+
+    Printed names: pytest's node id; for unittest and Django `test_x (module.Class)` or the first line of the test's
+    docstring; for SymPy the function. A parser may shorten a name, so two may become one. A name is left out where the
+    parser reads no passed test, or several, from its line. All are where the parser reads none of the forms in
+    PASSED_LINES.
+    """
+    form = next((line for line in PASSED_LINES if _passed_name(parser, line.format(PROBE), spec)), None)
+    if form is None:
+        return {}
+    found = ((name, _passed_name(parser, form.format(name), spec)) for name in names)
+    return {name: parsed for name, parsed in found if parsed}
+
+
+def _passed_name(parser: str, line: str, spec: Any) -> str:
+    """The only test in the line, if it has passed; else ""."""
+    outcomes = parse_log(parser, line, spec)
+    return next(iter(outcomes)) if list(outcomes.values()) == [PASSED] else ""

@@ -6,9 +6,9 @@ The commands are those of SWE-bench 4's and SWE-Gym's specifications.
 import shlex
 from collections.abc import Mapping
 
+from agent_server.grading.datasets.row_test_patch import apply_command
 from agent_server.grading.patches import paths_in
 
-TEST_PATCH_END = "EOF_114329324912"
 # swebench's NON_TEST_EXTS
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
 ACTIVATE = "source /opt/miniconda3/bin/activate\nconda activate testbed\ncd /testbed"
@@ -45,7 +45,7 @@ def eval_script(row: Mapping[str, str]) -> str:
         [
             ACTIVATE,
             restore,
-            f"git apply -v - <<'{TEST_PATCH_END}'\n{row['test_patch'].rstrip()}\n{TEST_PATCH_END}",
+            apply_command(row["test_patch"]),
             ": '>>>>> Start Test Output'",
             f"{command} {' '.join(map(shlex.quote, tests))}",
             ": '>>>>> End Test Output'",
