@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from unidiff import PatchSet
 
 from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S
+from agent_server.grading.patch_files import file_changes
 from agent_server.sandboxes.base import Sandbox
 
 SUBMISSION = "/tmp/.submission.patch"
@@ -61,16 +62,15 @@ def statistics(patch: str) -> Statistics:
 
 
 def paths_in(patch: str) -> tuple[str, ...]:
-    """The files that a diff of git's touches, sorted, by their new names, or by their old ones where they are
-    deleted."""
-    heads = [line for line in patch.splitlines() if line.startswith("diff --git ")]
-    return tuple(sorted({head.rpartition(" b/")[2] for head in heads}))
+    """The files that a unified diff changes, sorted: by their old names, their new ones, or both."""
+    return tuple(sorted({name for change in file_changes(patch) for name in (change.old, change.new) if name}))
 
 
 def _count_by_prefix(patch: str, size: int) -> Statistics:
-    lines = patch.splitlines()
+    lines = patch.split("\n")
     return Statistics(
-        files=sum(line.startswith("+++ ") for line in lines),
+        # A binary file has only the first of the two lines, and a diff that is not git's only the second.
+        files=max(sum(line.startswith(head) for line in lines) for head in ("diff --git ", "+++ ")),
         added_lines=sum(line.startswith("+") and not line.startswith("+++ ") for line in lines),
         removed_lines=sum(line.startswith("-") and not line.startswith("--- ") for line in lines),
         bytes=size,

@@ -112,6 +112,13 @@ def test_statistics_never_raise(text):
     assert min(statistics(text).as_dict().values()) >= 0
 
 
+def test_files_of_a_large_binary_patch_are_counted():
+    """A binary file has no `+++` line."""
+    binary = "diff --git a/x b/x\nindex 1..2 100644\nGIT binary patch\nliteral 1\nIcmZ\n\n"
+    assert statistics(binary * 3).files == 3
+    assert statistics(binary * 3 + "x" * MAX_PARSED).files == 3
+
+
 def test_a_patch_of_git_itself_is_refused(grading_bench):
     hook = (
         "diff --git a/.git/hooks/post-checkout b/.git/hooks/post-checkout\nnew file mode "
