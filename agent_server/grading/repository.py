@@ -42,10 +42,13 @@ git ls-files -o --exclude-standard --directory -z \\
   | sed -z 's/[][*?!\\\\#[:space:]]/\\\\&/g; s|^|/|' | tr '\\0' '\\n' >>.git/info/exclude
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
 """
-# The agent's own git settings have no effect. A file that is not UTF-8 survives only as a binary change.
+# The agent's own git settings have no effect. A file that is not UTF-8 survives only as a binary change. An attribute
+# that converts files can make `git add` give up; then the conversions are left out.
 DIFF = f"""
 rm -f .git/index.lock
-git add -A --ignore-errors >/dev/null 2>&1
+add() {{ git add -A --ignore-errors >/dev/null 2>&1; }}
+add || {{ mkdir -p .git/info && echo '* -working-tree-encoding -filter' >.git/info/attributes; add
+  rm -f .git/info/attributes; }}
 base=$(git rev-parse -q --verify {BASE} || echo HEAD)
 diff() {{ git -c core.quotePath=true -c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.relative=false \\
   diff --cached --binary --no-renames --no-ext-diff --no-textconv --no-color --unified=3 \\

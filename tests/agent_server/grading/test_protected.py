@@ -176,3 +176,10 @@ def test_thousands_of_protected_files_are_graded(grading_bench, folder):
     )
     found = swesmith.grade(swesmith.patch(made))
     assert found.resolved and len(found.touched) == 3000
+
+
+def test_a_conversion_that_fails_loses_no_submission(beside_bench):
+    """The changed time makes git read the file again, which the attribute makes impossible."""
+    attribute = "echo 'calc/test_core.py working-tree-encoding=UTF-16' >.gitattributes"
+    broken = f"{attribute}; touch -d 2001-01-01 calc/test_core.py"
+    assert beside_bench.grade(beside_bench.patch(f"{SOLVE}; {broken}")).resolved
