@@ -82,6 +82,11 @@ class Settings(BaseModel):
     protected_paths: Literal["strip", "reject", "allow"] = Field(
         "strip", description="a submission's changes to tests and test configuration: strip, reject or allow"
     )
+    canary: Literal["off", "share", "always"] = Field(
+        "share",
+        description="canary run of sessions that would be rewarded: off, share (of the training sessions one in four,"
+        " and all in eval) or always",
+    )
     reward: Literal["binary", "partial_credit", "test_ratio", "shaped"] = Field(
         "binary", description="reward from the tests' outcomes: binary, partial_credit, test_ratio or shaped"
     )

@@ -5,15 +5,17 @@ Invariant: grading sees only the submission. Tests that could not be run raise; 
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent_server.grading import patches, protected_snapshots, repository
-from agent_server.grading.attribution import SubmissionFailed, attribute_to_submission
+from agent_server.grading import patches, protected_snapshots
+from agent_server.grading.application import Application, as_utf8, prepare, restore_planted
+from agent_server.grading.attribution import SubmissionFailed
 from agent_server.grading.datasets.base import Dataset, TestRun
-from agent_server.grading.outcomes import expected_outcomes
+from agent_server.grading.outcomes import expected_outcomes, select_named
 from agent_server.grading.placement import GradingSandboxStrategy
+from agent_server.grading.reporter.report import DOCTEST
 from agent_server.grading.run_tests import LOG_TAIL_CHARACTERS, run_tests
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -24,12 +26,16 @@ from client.errors import GraderError
 class Grade:
     """The result of grading, as it goes into the session's record.
 
-    `status`: graded, no_submission, not_a_patch, patch_failed, or rejected (by the policy on protected paths).
+    `status`: graded, no_submission, not_a_patch, patch_failed, rejected (by the policy on protected paths), or forged
+    (by the canary run).
     `applied_by`: the key of patches.APPLY_COMMANDS that applied the patch. `tests`: outcome by test id of the expected
     tests, MISSING where the runner reported none. `patch`: statistics. `touched`: protected paths that the submission
     changed. `given_reward`: the reward that a reward command printed; None without such a command. `limit`: what ended
     the tests early, as in CommandResult. `log`: the end of what the tests printed, or why they were not run.
-    `log_path`: the file with all of it. `policy`: how protected paths were treated. `seconds`: wall time of grading.
+    `log_path`: the file with all of it. `policy`: how protected paths were treated. `seconds`: wall time of grading,
+    without that of a canary run. `canary`: result of the canary run, "" without one; `canary_seconds`: its wall time.
+    `fault`: why the report of the test runners is not whole, "" where it is. `canary_keys`: the passed tests that a
+    canary run repeats. `planted`: files of tests that the submission changed, and that were restored.
     """
 
     resolved: bool
@@ -46,10 +52,16 @@ class Grade:
     log: str = ""
     log_path: str = ""
     seconds: float = 0.0
+    canary: str = ""
+    canary_seconds: float = 0.0
+    fault: str = ""
+    canary_keys: frozenset[str] = frozenset()
+    planted: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The fields of the session's record. `tests` holds what the other two dicts do."""
-        return {name: value for name, value in asdict(self).items() if name not in ("fail_to_pass", "pass_to_pass")}
+        left_out = ("fail_to_pass", "pass_to_pass", "canary_keys", "planted")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 NO_SUBMISSION = Grade(resolved=False, status="no_submission")
@@ -58,21 +70,17 @@ NO_SUBMISSION = Grade(resolved=False, status="no_submission")
 @dataclass(frozen=True, slots=True)
 class GradingConfig:
     """How a server grades. `protected_paths`: the policy for them. `reward_command`, if any, runs instead of the row's
-    tests and prints the reward as its last line."""
+    tests and prints the reward as its last line. `canary`: whether a session that would be rewarded gets a canary run.
+    `partial_rewards`: whether unresolved sessions may be rewarded too."""
 
     timeout_s: float
     protected_paths: protected_snapshots.Policy = "strip"
     reward_command: str = ""
+    canary: bool = False
+    partial_rewards: bool = False
 
 
-@dataclass(slots=True)
-class _Application:
-    """Fields of the Grade about applying the submission; filled step by step, so that a failure keeps those so far."""
-
-    patch: dict[str, int]
-    policy: protected_snapshots.Policy
-    applied_by: str = ""
-    touched: tuple[str, ...] = ()
+MAX_RUNS = 3  # of the tests; each after the first restores test files that the one before has found changed
 
 
 def grade(
@@ -92,20 +100,18 @@ def grade(
     ends of itself.
     """
     started = time.monotonic()
-    submission = submission.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
-    application = _Application(patches.statistics(submission).as_dict(), config.protected_paths)
+    submission = as_utf8(submission)
+    application = Application(patches.statistics(submission).as_dict(), config.protected_paths)
     try:
-        if submission and not patches.is_patch(submission):
-            raise SubmissionFailed("not_a_patch", submission[:LOG_TAIL_CHARACTERS])
-        before = strategy.restore_base(dataset, task, sandbox)
-        if submission:
-            _apply(dataset, task, submission, sandbox, before, application)
+        changed = prepare(dataset, task, submission, sandbox, strategy, application)
+        script = config.reward_command or dataset.test_script(task)
+        if config.reward_command:
+            run = run_tests(task, sandbox, script, config.timeout_s, log_file)
+        else:
+            run = _run_row_tests(dataset, task, sandbox, script, changed, application, config.timeout_s, log_file)
     except SubmissionFailed as failed:
         seconds = time.monotonic() - started
         return Grade(False, failed.status, **asdict(application), log=failed.log, seconds=seconds)
-    repository.restore_hidden(dataset, task, sandbox)
-    script = config.reward_command or dataset.test_script(task)
-    run = run_tests(dataset, task, sandbox, script, config.timeout_s, log_file)
     outcomes: dict[str, str] = {}  # stays empty where a limit ended the tests: then none of them has passed
     given_reward = None
     if config.reward_command:
@@ -129,32 +135,50 @@ def grade(
         log=run.log[-LOG_TAIL_CHARACTERS:],
         log_path=str(log_file) if log_file else "",
         seconds=time.monotonic() - started,
+        fault=run.report.fault,
+        canary_keys=frozenset() if config.reward_command else _canary_keys(dataset, task, run),
     )
 
 
-def _apply(
+def _run_row_tests(
     dataset: Dataset,
     task: Task,
-    submission: str,
     sandbox: Sandbox,
-    before: protected_snapshots.Snapshot,
-    application: _Application,
-) -> None:
-    """Apply the submission and undo what it may not change. Raises SubmissionFailed."""
-    with attribute_to_submission(sandbox, "its files cannot be written or listed in the sandbox"):
-        application.applied_by, reason = patches.apply(submission, sandbox)
-        if not application.applied_by:
-            raise SubmissionFailed("patch_failed", reason)
-        if packages := protected_snapshots.changed_packages(task, sandbox):
-            raise SubmissionFailed("patch_failed", f"the patch changes installed packages: {packages}")
-        changed = before.changed(protected_snapshots.snapshot(dataset, task, sandbox))
-        application.touched = protected_snapshots.reportable(changed)
-        if application.touched and application.policy == "reject":
+    script: str,
+    changed: set[str],
+    application: Application,
+    timeout_s: float,
+    log_file: Path | None,
+) -> TestRun:
+    """Run the row's tests on the row's own test files: where the runner took tests from files that the submission
+    changed, these are restored, and the tests run again. Raises SubmissionFailed."""
+    ends_at = time.monotonic() + timeout_s
+    for _ in range(MAX_RUNS):
+        run = run_tests(task, sandbox, script, max(ends_at - time.monotonic(), 1.0), log_file)
+        planted = _planted(dataset, task, run, application.policy) & changed
+        if not planted:
+            return replace(run, report=run.report.without_forged(changed))
+        application.planted = (*application.planted, *sorted(planted))
+        application.touched = tuple(sorted({*application.touched, *(f"./{path}" for path in planted)}))
+        if application.policy == "reject":
             raise SubmissionFailed("rejected")
-        strip = application.policy == "strip"
-        to_restore = changed if strip else protected_snapshots.always_restored(dataset, task, changed)
-        if to_restore:
-            protected_snapshots.restore(task, sandbox, before, to_restore)
+        restore_planted(task, sandbox, planted)
+        changed -= planted
+    raise SubmissionFailed("rejected", f"after {MAX_RUNS} runs the tests still come from files that the patch changes")
+
+
+def _planted(dataset: Dataset, task: Task, run: TestRun, policy: protected_snapshots.Policy) -> set[str]:
+    """Files of tests that the policy protects: of all tests, or under `allow` of those that the row expects."""
+    tests = run.report.tests
+    if policy == "allow":
+        names = dataset.test_names(task, tests)
+        tests = tuple(tests[position] for position in select_named(names, (*task.fail_to_pass, *task.pass_to_pass)))
+    return {test.file for test in tests if test.kind != DOCTEST and test.file}
+
+
+def _canary_keys(dataset: Dataset, task: Task, run: TestRun) -> frozenset[str]:
+    passed = tuple(test for test in run.report.tests if test.outcome == "PASSED")
+    return frozenset(test.key for test in dataset.canary_tests(task, passed))
 
 
 def _printed_reward(task: Task, run: TestRun) -> float:

@@ -5,12 +5,20 @@ failed, and of two entries the worse counts.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 OUTCOMES = ("PASSED", "XFAIL", "SKIPPED", "XPASS", "FAILED", "ERROR")  # from best to worst
 MISSING = "MISSING"  # of an expected test that the runner did not report
 PASSING = frozenset({"PASSED", "XFAIL"})
 MAINTAINED = PASSING | {"SKIPPED"}
+
+
+class Reported(Protocol):
+    """A test that a runner reported."""
+
+    @property
+    def outcome(self) -> str: ...
 
 
 def is_passed(outcome: str) -> bool:
@@ -47,6 +55,33 @@ def expected_outcomes(tests: Iterable[str], outcomes: Mapping[str, str]) -> dict
     return {test: _find(short_unittest_id(test), outcomes) for test in tests}
 
 
+def outcomes_by_name(tests: Sequence[Reported], names: Sequence[tuple[str, ...]]) -> dict[str, str]:
+    """Outcome by id, from the outcome and the ids of each test, the surest id first. A later id counts where it is the
+    first id of no test. Of tests that share an id the worst outcome counts."""
+    surest: dict[str, str] = {}
+    for test, ids in zip(tests, names, strict=True):
+        for id in ids[:1]:
+            record_worse(surest, short_unittest_id(id), test.outcome)
+    others: dict[str, str] = {}
+    for test, ids in zip(tests, names, strict=True):
+        for id in map(short_unittest_id, ids[1:]):
+            if id not in surest:
+                record_worse(others, id, test.outcome)
+    return others | surest
+
+
+def select_named(names: Sequence[tuple[str, ...]], tests: Iterable[str]) -> list[int]:
+    """Positions in `names`, the ids of each reported test, of those that the row's `tests` name. The row's ids may be
+    cut within their brackets."""
+    wanted = {short_unittest_id(test) for test in tests}
+    cut = tuple(test for test in wanted if _is_cut(test))
+    return [
+        position
+        for position, ids in enumerate(names)
+        if any(short_unittest_id(id) in wanted or id.startswith(cut) for id in ids)
+    ]
+
+
 def record_worse(outcomes: dict[str, str], test: str, outcome: str) -> None:
     """Record an outcome of `test`, unless a worse one is recorded already."""
     outcomes[test] = max(outcomes.get(test, outcome), outcome, key=OUTCOMES.index)
@@ -57,8 +92,12 @@ def short_unittest_id(test: str) -> str:
     return re.sub(r"^(\w+) \(([\w.<>]+)\.\1\)$", r"\1 (\2)", test)
 
 
+def _is_cut(test: str) -> bool:
+    return test.count("[") > test.count("]")
+
+
 def _find(test: str, outcomes: Mapping[str, str]) -> str:
-    if test in outcomes or test.count("[") <= test.count("]"):
+    if test in outcomes or not _is_cut(test):
         return outcomes.get(test, MISSING)
     candidates = {outcome for name, outcome in outcomes.items() if name.startswith(test)}
     agree = len(set(map(is_passed, candidates))) == 1

@@ -82,12 +82,16 @@ def is_patch(text: str) -> bool:
     return re.search(r"^(@@ |diff --git |GIT binary patch)", text, re.MULTILINE) is not None
 
 
+def write(submission: str, sandbox: Sandbox) -> None:
+    """Write the patch to the file SUBMISSION. A diff may have lost its last newline in a chat; git apply needs it."""
+    sandbox.write_file(SUBMISSION, submission if submission.endswith("\n") else submission + "\n")
+
+
 def apply(submission: str, sandbox: Sandbox) -> tuple[str, str]:
-    """The name of the command of APPLY_COMMANDS that applied the patch and "", or "" and the output of each."""
+    """Apply the written patch: the name of the command of APPLY_COMMANDS that did and "", or "" and the output of
+    each."""
     if CHANGES_GIT.search(submission):
         return "", "the patch changes files of .git"
-    # A diff may have lost its last newline in a chat; git apply needs it.
-    sandbox.write_file(SUBMISSION, submission if submission.endswith("\n") else submission + "\n")
     failures = []
     for name, command in APPLY_COMMANDS.items():
         result = sandbox.run(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)

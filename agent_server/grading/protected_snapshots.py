@@ -9,6 +9,7 @@ Names are handled as bytes (surrogateescape), since a name may hold anything but
 import base64
 import binascii
 import gzip
+import secrets
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from typing import Literal
 
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
 from agent_server.grading.protected_paths import COMPILED, find_command, folders_above, row_tests
+from agent_server.grading.sandbox_files import read_text
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
 Policy = Literal["strip", "reject", "allow"]
-BACKUP = "/tmp/.protected"
+BACKUP, PATCHED = "/tmp/.protected", "/tmp/.patched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,45 @@ def remove(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
     run_checked(sandbox, task, f"xargs -0 -r rm -rf -- <{BACKUP}.changed", cwd=REPOSITORY)
 
 
-def changed_packages(task: Task, sandbox: Sandbox) -> str:
-    """Files of packages installed in the repository's folder that changed since the backup, at most five; "" for none.
-    They are too large to back up. Raises GraderError."""
-    packages = "\\( -path '*/site-packages/*' -o -path './.venv/*' -o -path './venv/*' \\)"
-    find = f"find . -path ./.git -prune -o {packages} -cnewer {BACKUP}.list -print | head -n 5"
-    return run_checked(sandbox, task, find, cwd=REPOSITORY)
+def back_up_patched(task: Task, sandbox: Sandbox, patch: str) -> None:
+    """Copy the files that the patch at this path names, for `restore_patched`. A patch that git cannot read names
+    none. Raises GraderError."""
+    script = f"""
+git apply --numstat -z --recount {patch} 2>/dev/null | cut -z -f3- >{PATCHED}.names
+while IFS= read -rd '' path; do
+  if [ -e "$path" ] || [ -L "$path" ]; then printf './%s\\0' "$path"; fi
+done <{PATCHED}.names >{PATCHED}.list
+tar --no-recursion --null --no-unquote -cf {PATCHED}.tar -T {PATCHED}.list
+"""
+    run_checked(sandbox, task, script, cwd=REPOSITORY)
+
+
+def restore_patched(task: Task, sandbox: Sandbox, paths: Iterable[str]) -> None:
+    """Restore files that the submission changed and that are not protected by name; remove those that it made. Raises
+    GraderError where one was not named by the patch in git's form."""
+    sandbox.write_file(f"{PATCHED}.changed", "".join(f"./{path}\0" for path in paths))
+    script = f"""
+sed -z 's|^|./|' {PATCHED}.names | sort -z >{PATCHED}.known
+if sort -z {PATCHED}.changed | comm -z -23 - {PATCHED}.known | grep -qz .
+then echo 'a file is not named by the patch'; exit 1; fi
+xargs -0 -r rm -rf -- <{PATCHED}.changed
+sort -z {PATCHED}.changed >{PATCHED}.sorted; sort -z {PATCHED}.list | comm -z -12 - {PATCHED}.sorted >{PATCHED}.back
+tar --null --no-unquote -xf {PATCHED}.tar -T {PATCHED}.back
+"""
+    run_checked(sandbox, task, script, cwd=REPOSITORY)
+
+
+def changed_files(task: Task, sandbox: Sandbox) -> tuple[str, ...]:
+    """Files of the repository, relative to it, that changed since the backup. Raises GraderError."""
+    find = f"find . -path ./.git -prune -o ! -type d -cnewer {BACKUP}.list -printf '%P\\0'"
+    listing = f"/tmp/.changed.{secrets.token_hex(4)}"
+    run_checked(sandbox, task, f"{find} >{listing}", cwd=REPOSITORY)
+    return tuple(sorted(filter(None, read_text(sandbox, listing).split("\0"))))
+
+
+def installed_packages(changed: Iterable[str]) -> list[str]:
+    """Those that belong to packages installed in the repository's folder. They are too large to back up."""
+    return [path for path in changed if path.startswith((".venv/", "venv/")) or "/site-packages/" in path]
 
 
 def reportable(changed: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 from client.wire import Status
 
 ROTATE_BYTES = 256 * 2**20
+FORGED = "forged"  # `grade_status` of a session whose test outcomes the canary run showed to be forged
 ENDS = {str(status) for status in Status if status.terminal}  # names of the events that end a session
 COLUMNS = ("id", "at", "session_id", "name", "run_id", "group_id", "mode", "task_id")
 

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent_server.observability.drift import DriftAlarm
-from agent_server.observability.events import ENDS, Event
+from agent_server.observability.events import ENDS, FORGED, Event
 from agent_server.store.store import Store
 from client.errors import Cancelled
 from client.wire import Status
@@ -32,6 +32,7 @@ class Metrics:
         self._resolved = self._counter(
             "sessions_resolved", "Completed sessions whose submission resolved their task", "mode"
         )
+        self._forged = self._counter("sessions_forged", "Completed sessions with forged test outcomes", "mode")
         self._queue = self._histogram("queue_seconds", "From the request to the admission", LONG, "mode")
         self._total = self._histogram("session_seconds", "From the request to the end", LONG, "mode")
         self._phases = self._histogram("phase_seconds", "Seconds of a session's phases", SHORT, "phase")
@@ -59,6 +60,7 @@ class Metrics:
         if name == Status.COMPLETED:
             self._exits.labels(event.get("agent_exit_status", "")).inc()
             self._resolved.labels(mode).inc(event.get("resolved", False))
+            self._forged.labels(mode).inc(event.get("grade_status") == FORGED)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -8,7 +8,7 @@ and the events' `id` shows it.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from agent_server.observability.events import ENDS, Event, EventLog, to_event
+from agent_server.observability.events import ENDS, FORGED, Event, EventLog, to_event
 from agent_server.scheduling.loop import IDLE_S
 from agent_server.store.store import Store
 
@@ -50,5 +50,7 @@ class Publisher:
 
 
 def _log(event: Event) -> None:
-    level = logging.WARNING if event["name"] in WARNINGS else logging.INFO
-    log.log(level, "session %s: %s", event["session_id"], event["name"], extra={"event": event})
+    forged = event.get("grade_status") == FORGED
+    level = logging.WARNING if forged or event["name"] in WARNINGS else logging.INFO
+    what = f"{event['name']}, with forged test outcomes" if forged else event["name"]
+    log.log(level, "session %s: %s", event["session_id"], what, extra={"event": event})

@@ -75,7 +75,7 @@ class Dispatcher:
         attempt = row["attempt"]
         try:
             task = self._get_task(row["mode"], row["task_id"])
-            pid = self._executor.launch(Job(session_id, attempt, row["base_url"], row["api_key"], task))
+            pid = self._executor.launch(Job(session_id, attempt, row["base_url"], row["api_key"], row["mode"], task))
         except StackError as failure:
             if failure.transient:
                 self._requeue_or_end(session_id, attempt, failure)

@@ -99,7 +99,8 @@ def _ending(row: sqlite3.Row) -> dict[str, Any]:
     columns = ("attempt", "agent_exit_status", "reward", "n_calls", "peak_memory_bytes")
     about = {name: row[name] for name in columns if row[name] is not None}
     if row["grade"]:
-        about["resolved"] = json.loads(row["grade"]).get("resolved", False)
+        grade = json.loads(row["grade"])
+        about |= {"resolved": grade.get("resolved", False), "grade_status": grade.get("status", "")}
     return about | {
         name: value for name in ("error", "seconds", "cpu_seconds") if (value := json.loads(row[name] or "{}"))
     }

@@ -6,18 +6,20 @@ Invariant: imports nothing of agents, sandboxes or grading, so that queueing a s
 from dataclasses import dataclass
 
 from agent_server.tasks.task import Task
+from client.wire import Mode
 
 MAX_ATTEMPTS = 3  # of a session, infrastructure failures included
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One attempt at one session. `base_url` and `api_key`: the session's model endpoint."""
+    """One attempt at one session. `base_url` and `api_key`: the session's model endpoint. `mode`: train or eval."""
 
     session_id: str
     attempt: int
     base_url: str
     api_key: str
+    mode: Mode
     task: Task
 
     @property

@@ -1,14 +1,15 @@
 """The steps of one session, from its first sandbox to the grade."""
 
 import errno
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from agent_server.agents.base import AgentResult, ModelEndpoint
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
-from agent_server.grading import repository
+from agent_server.grading import canary, repository
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import NO_SUBMISSION, Grade, GradingConfig, grade
 from agent_server.grading.placement import select_strategy
@@ -23,6 +24,7 @@ from agent_server.worker.store_retry import retry_on_full_disk
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
 from client.errors import AgentError, DiskFull, SandboxLimitExceeded, StorageError
 
+log = logging.getLogger(__name__)
 AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
 
 
@@ -42,8 +44,8 @@ class SessionRunner:
                 self._strategy.prepare(self._dataset, self._job.task, sandbox)
             result = self._run_agent(sandbox)
             if self._strategy.in_agent_sandbox:
-                return result, self._grade(result.submission, nullcontext(sandbox))
-        return result, self._grade(result.submission, self._sandbox("tests"))
+                return result, self._grade(result.submission, lambda: nullcontext(sandbox))
+        return result, self._grade(result.submission, lambda: self._sandbox("tests"))
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
@@ -70,15 +72,29 @@ class SessionRunner:
                 " AGENT_SERVER_MODEL_TIMEOUT_S"
             ) from None
 
-    def _grade(self, submission: str, grading_sandbox: AbstractContextManager[Sandbox]) -> Grade:
+    def _grade(self, submission: str, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
         if not submission.strip():
             return NO_SUBMISSION
         settings = self._settings
         retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
-        config = GradingConfig(settings.grading_timeout_s, settings.protected_paths, settings.reward_command)
+        config = GradingConfig(
+            timeout_s=settings.grading_timeout_s,
+            protected_paths=settings.protected_paths,
+            reward_command=settings.reward_command,
+            canary=canary.is_drawn(settings.canary, self._job.mode, self._job.session_id),
+            partial_rewards=settings.reward != "binary",
+        )
+        what = (self._dataset, self._job.task, submission)
         log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
-        with self._slot("gradings"), grading_sandbox as sandbox, self._costs.measure("grading"):
-            return grade(self._dataset, self._job.task, submission, sandbox, self._strategy, config, log_file=log_file)
+        with self._slot("gradings"):
+            with open_sandbox() as sandbox, self._costs.measure("grading"):
+                found = grade(*what, sandbox, self._strategy, config, log_file=log_file)
+            if canary.is_due(found, config):
+                with open_sandbox() as sandbox, self._costs.measure("canary"):
+                    found = canary.confirm(*what, sandbox, self._strategy, config, found, log_file=log_file)
+        if found.status == canary.FORGED:
+            log.warning("session %s: forged outcomes: %s", self._job.session_id, found.log.partition("\n")[0])
+        return found
 
     @contextmanager
     def _sandbox(self, phase: str) -> Iterator[Sandbox]:

@@ -112,7 +112,7 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
             store.admit(session)
 
             def start_worker(session: str = session) -> None:
-                executor.launch(Job(session, 1, url, "k", task))
+                executor.launch(Job(session, 1, url, "k", "train", task))
                 while not store.read("SELECT 1 FROM sessions WHERE id = ? AND worker_pid IS NOT NULL", session):
                     time.sleep(0.0005)
 

@@ -6,11 +6,12 @@ Invariant: an instance has no state. Everything about a row is in its Task, ever
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agent_server.grading import outcomes as rules
+from agent_server.grading.reporter.report import ReportedTest, RunReport
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
@@ -24,17 +25,15 @@ GOLD_PATCH = "/tmp/.fix.patch"
 class TestRun:
     """What one run of a row's tests left behind.
 
-    `log`: everything printed. `returncode`: of the test script. `pytest_outcomes` and `unittest_outcomes`: by test id,
-    as the runner itself reported them; the first is None where pytest wrote no report, the ids of the second are
-    `test_x (pkg.Class)`. `limit`: the sandbox limit that ended the tests early, as in CommandResult, or "".
+    `log`: everything printed. `returncode`: of the test script. `report`: what the test runners did. `limit`: the
+    sandbox limit that ended the tests early, as in CommandResult, or "".
     """
 
     __test__: ClassVar[bool] = False  # not for pytest to collect
 
     log: str
     returncode: int
-    pytest_outcomes: dict[str, str] | None = None
-    unittest_outcomes: dict[str, str] = field(default_factory=dict)
+    report: RunReport = RunReport()
     limit: str = ""
 
 
@@ -128,10 +127,26 @@ class Dataset:
         """The bash script that runs the tests, in the repository with the submission applied."""
         return task.row["test_cmd"]
 
+    def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
+        """For each test the ids by which the row may name it, the surest first: with the repository as base, then as
+        the runner prints it. A later id counts where it is the first id of no other test."""
+        return [(test.id, test.printed) for test in tests]
+
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """Outcome by the id that the row uses, from the runner's own report: the submission's code can print
-        anything."""
-        return run.unittest_outcomes if run.pytest_outcomes is None else run.pytest_outcomes
+        """Outcome by the id that the row uses, from the report of the runners: the submission's code can print
+        anything. Empty where the report is not whole."""
+        if not run.report.is_whole:
+            return {}
+        return rules.outcomes_by_name(run.report.tests, self.test_names(task, run.report.tests))
+
+    def canary_tests(self, task: Task, passed: Sequence[ReportedTest]) -> list[ReportedTest]:
+        """Those of the passed tests that a canary run repeats: the row's FAIL_TO_PASS tests."""
+        return [passed[position] for position in rules.select_named(self.test_names(task, passed), task.fail_to_pass)]
+
+    def trusts_printed_output(self, task: Task) -> bool:
+        """Whether outcomes are read from what the tests print. Code under test can print too, so a submission can
+        forge its grade there: only for runners that the reporter does not know, and by the dataset author's choice."""
+        return False
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """Whether the outcomes resolve the row: by default SWE-bench's rule, outcomes.resolved."""

@@ -4,12 +4,12 @@ Invariant: without a parser's name the script's exit code is the outcome, of one
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
-from agent_server.grading.datasets.confirmation import confirmed_by_runner
-from agent_server.grading.datasets.swebench_parsers import parse_log, parsers
+from agent_server.grading.datasets.swebench_parsers import names_of_tests, parse_log, parsers
+from agent_server.grading.reporter.report import ReportedTest
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 from agent_server.grading.reports.unittest_output import parse_unittest_output
 from agent_server.tasks.task import Task
@@ -17,19 +17,8 @@ from agent_server.tasks.task import Task
 WHOLE_SCRIPT = "eval_script"
 
 
-def _pytest_outcomes(run: TestRun) -> dict[str, str]:
-    """pytest's own report; the printed summary where the script kept pytest from writing ours."""
-    return run.pytest_outcomes if run.pytest_outcomes is not None else parse_pytest_summary(run.log)
-
-
-def _unittest_outcomes(run: TestRun) -> dict[str, str]:
-    return run.unittest_outcomes or parse_unittest_output(run.log)
-
-
-OWN_PARSERS = {"pytest": _pytest_outcomes, "unittest": _unittest_outcomes}
-PYTEST = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test)(?:[\s;&|)]|$)", re.MULTILINE)
-# Scripts in which pytest may not write our report.
-OTHER_REPORT = re.compile(r"junit|PYTEST_ADDOPTS|\benv -i\b|\btox\b|\bnox\b|\bpip3? install\b.*pytest")
+PRINTED = {"pytest": parse_pytest_summary, "unittest": parse_unittest_output}  # of rows that trust printed output
+RUNNER = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test|unittest)(?:[\s;&|)]|$)", re.MULTILINE)
 
 
 class EvalScript(Dataset):
@@ -46,8 +35,8 @@ class EvalScript(Dataset):
             return "it names no image, and AGENT_SERVER_DEFAULT_IMAGE is not set"
         if not (parser := text(row.get("log_parser"))):
             return ""
-        if parser not in OWN_PARSERS and parser not in parsers():
-            return f"log_parser is {' or '.join(OWN_PARSERS)} or one of swebench's, not {parser!r}"
+        if parser not in PRINTED and parser not in parsers():
+            return f"log_parser is {' or '.join(PRINTED)} or one of swebench's, not {parser!r}"
         return "" if parse_test_ids(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:
@@ -66,15 +55,28 @@ class EvalScript(Dataset):
     def test_script(self, task: Task) -> str:
         return task.row["eval_script"]
 
+    def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
+        parser = task.row["log_parser"]
+        if parser in ("", *PRINTED):
+            return super().test_names(task, tests)
+        return names_of_tests(parser, tests, None)
+
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """By exit code, or by the parser that the row names. Code under test can end pytest with 0 before a test has
-        run; pytest writes no report then."""
+        """By exit code, or as the runners reported them. Printed outcomes count only where the row trusts them."""
         if not (parser := task.row["log_parser"]):
-            script = task.row["eval_script"]
-            broke_off = run.pytest_outcomes is None and PYTEST.search(script) and not OTHER_REPORT.search(script)
-            return {WHOLE_SCRIPT: "PASSED" if run.returncode == 0 and not broke_off else "FAILED"}
-        if parser in OWN_PARSERS:
-            return OWN_PARSERS[parser](run)
-        return confirmed_by_runner(
-            parse_log(parser, run.log, None), (*task.fail_to_pass, *task.pass_to_pass), self.test_script(task), run
-        )
+            return {WHOLE_SCRIPT: "PASSED" if run.returncode == 0 and not self._broke_off(task, run) else "FAILED"}
+        if not self.trusts_printed_output(task):
+            return super().outcomes(task, run)
+        return PRINTED[parser](run.log) if parser in PRINTED else parse_log(parser, run.log, None)
+
+    def canary_tests(self, task: Task, passed: Sequence[ReportedTest]) -> list[ReportedTest]:
+        """Of a script without a parser, all tests that its runners ran."""
+        return super().canary_tests(task, passed) if task.row["log_parser"] else list(passed)
+
+    @staticmethod
+    def _broke_off(task: Task, run: TestRun) -> bool:
+        """Whether a test runner did not end by itself: code under test can end its process with 0 before a test has
+        run."""
+        if run.report.is_whole:
+            return False
+        return run.report.was_started or RUNNER.search(task.row["eval_script"]) is not None

@@ -6,11 +6,11 @@ failure included.
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_server.grading.datasets.base import GOLD_PATCH, REPOSITORY, Dataset, TestRun, run_checked, text
-from agent_server.grading.outcomes import record_worse
+from agent_server.grading.datasets.base import GOLD_PATCH, REPOSITORY, Dataset, run_checked, text
+from agent_server.grading.reporter.report import ReportedTest
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -22,6 +22,9 @@ REVEALING = (
     "parsed_commit.json", "modified_files.json", "modified_entities.json", "syn_issue.json",
     "expected_test_output.json", "execution_result.json",
 )  # fmt: skip
+
+
+COMPARED = ("PASSED", "FAILED", "ERROR")
 
 
 class R2E(Dataset):
@@ -85,15 +88,14 @@ class R2E(Dataset):
         run = f"for folder in ./ /root/ /; do [ -e ${{folder}}{SCRIPT} ] && exec bash ${{folder}}{SCRIPT}; done"
         return f"{link}\n{run}; echo 'no {SCRIPT}, so no pytest'; exit 127"
 
-    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """Of tests that share a name in R2E-Gym's form, the worst outcome."""
-        outcomes: dict[str, str] = {}
-        for test, outcome in (run.pytest_outcomes or {}).items():
-            record_worse(outcomes, _r2e_name(test).split(" - ")[0], outcome)
-        return _shortened(outcomes)
+    def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
+        """In R2E-Gym's form, which names the test without its file."""
+        return [(name,) if (name := _r2e_name(test.printed).split(" - ")[0]) else () for test in tests]
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
-        return dict(outcomes) == _shortened(json.loads(task.row["expected_output_json"]))
+        """R2E-Gym compares the outcomes that its log parser knows; skipped and expected failures are not among them."""
+        known = {test: outcome for test, outcome in outcomes.items() if outcome in COMPARED}
+        return known == _shortened(json.loads(task.row["expected_output_json"]))
 
 
 def _r2e_name(test: str) -> str:

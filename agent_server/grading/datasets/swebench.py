@@ -5,15 +5,21 @@ here. Parsing, report and resolution are the official package's.
 Invariant: what the official harness calls resolved is resolved here, unless pytest's own report contradicts the log.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
-from agent_server.grading.datasets.confirmation import confirmed_by_runner, runs_pytest
 from agent_server.grading.datasets.row_test_patch import applied_patches, check_fits
-from agent_server.grading.datasets.swebench_parsers import parse_log, parser_names_by_repository, parsers
-from agent_server.grading.datasets.swebench_scripts import eval_script, test_command
+from agent_server.grading.datasets.swebench_parsers import (
+    names_of_tests,
+    parse_log,
+    parser_names_by_repository,
+    parsers,
+)
+from agent_server.grading.datasets.swebench_scripts import eval_script
+from agent_server.grading.outcomes import short_unittest_id
 from agent_server.grading.patches import paths_in
+from agent_server.grading.reporter.report import ReportedTest
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
@@ -87,22 +93,24 @@ class SweBench(Dataset):
 
         return "\n".join(["set -uxo pipefail", *record_test_exit_code(parse_eval_script(task.row["eval_script"]))])
 
-    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        """By the row's parser, between the script's markers, and confirmed by the runner where it reports."""
-        from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
-        from swebench.harness.grading import parse_test_exit_code
+    def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
+        """In the form of the row's parser, which may cut or shorten what the runner prints."""
+        return names_of_tests(task.row["log_parser"], tests, _spec(task))
 
-        printed = {}
-        if START_TEST_OUTPUT in run.log and END_TEST_OUTPUT in run.log:
-            between = run.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
-            printed = parse_log(task.row["log_parser"], between, _spec(task))
+    def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
+        """As the runners reported them. Printed outcomes, read by the row's parser between the script's markers, count
+        only where the dataset trusts them."""
+        from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
+
         if START_TEST_OUTPUT not in run.log:  # after the marker the submission's code may print such signs itself
             _raise_on_broken_environment(task, run.log)
-        failures = {"FAILED", "ERROR"}
-        if parse_test_exit_code(run.log) not in (None, 0) and printed and not failures & set(printed.values()):
-            return {}  # the harness's rule: a runner that failed and reports no failure did not print this
-        tests = (*task.fail_to_pass, *task.pass_to_pass)
-        return confirmed_by_runner(printed, tests, test_command(task.row["eval_script"]), run)
+        if not self.trusts_printed_output(task):
+            return super().outcomes(task, run)
+        if START_TEST_OUTPUT not in run.log or END_TEST_OUTPUT not in run.log:
+            return {}
+        between = run.log.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0]
+        printed = parse_log(task.row["log_parser"], between, _spec(task))
+        return {short_unittest_id(test): outcome for test, outcome in printed.items()}
 
     def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
         """The harness's rule, including ids that were cut short in the dataset."""
@@ -111,10 +119,13 @@ class SweBench(Dataset):
 
         if not outcomes:
             return False
-        gold = {"FAIL_TO_PASS": list(task.fail_to_pass), "PASS_TO_PASS": list(task.pass_to_pass)}
-        # fail_only counts a test without an outcome as passed. pytest's report shows that such a test did not run.
-        reported = runs_pytest(test_command(task.row["eval_script"]))
-        eval_type = EvalType.PASS_AND_FAIL if reported else EvalType(task.row["eval_type"])
+        gold = {
+            "FAIL_TO_PASS": list(map(short_unittest_id, task.fail_to_pass)),
+            "PASS_TO_PASS": list(map(short_unittest_id, task.pass_to_pass)),
+        }
+        # fail_only counts a test without an outcome as passed. A runner's report shows that such a test did not run.
+        trusted = self.trusts_printed_output(task)
+        eval_type = EvalType(task.row["eval_type"]) if trusted else EvalType.PASS_AND_FAIL
         report = get_eval_tests_report(dict(outcomes), gold, eval_type=eval_type)
         return get_resolution_status(report) == ResolvedStatus.FULL.value
 

@@ -1,7 +1,9 @@
 """swebench's log parsers by name, imported on first use: the package takes a second to import."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from agent_server.grading.reporter.report import ReportedTest
 
 PASSED = "PASSED"
 # A passed test as each runner prints it. The first form that a parser understands is the parser's.
@@ -45,6 +47,15 @@ def names_in_parser_form(parser: str, names: Iterable[str], spec: Any = None) ->
         return {}
     found = ((name, _passed_name(parser, form.format(name), spec)) for name in names)
     return {name: parsed for name, parsed in found if parsed}
+
+
+def names_of_tests(parser: str, tests: Sequence[ReportedTest], spec: Any) -> list[tuple[str, ...]]:
+    """For each test its ids in the parser's form: with the repository as base, then as the runner prints it, where a
+    docstring's first line replaces a unittest name."""
+    shown = [test.description or test.printed for test in tests]
+    forms = names_in_parser_form(parser, {*shown, *(test.id for test in tests)}, spec)
+    pairs = zip(tests, shown, strict=True)
+    return [tuple(dict.fromkeys(forms[name] for name in (test.id, line) if name in forms)) for test, line in pairs]
 
 
 def _passed_name(parser: str, line: str, spec: Any) -> str:

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, TestRun, parse_test_ids, run_checked, text
-from agent_server.grading.datasets.confirmation import runs_pytest
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -67,8 +66,16 @@ class SweSmith(Dataset):
         files = " ".join(map(shlex.quote, self.test_files(task)))
         return f"{_registry().get(_profile_name(_as_row(task))).test_cmd} {files}"
 
+    def trusts_printed_output(self, task: Task) -> bool:
+        """The official profile's parser, for repositories in other languages than Python."""
+        if task.row["test_cmd"]:
+            return False
+        profile = _registry().get(_profile_name(_as_row(task)))
+        return not any(kind.__name__ == "PythonProfile" for kind in type(profile).__mro__)
+
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
-        if run.pytest_outcomes is None and not runs_pytest(self.test_script(task)) and not task.row["test_cmd"]:
+        """As the runners reported them; as printed where the profile's runner is none of those."""
+        if self.trusts_printed_output(task):
             return _registry().get(_profile_name(_as_row(task))).log_parser(run.log)
         return super().outcomes(task, run)
 

@@ -1,10 +1,11 @@
-"""A row of SWE-bench whose tests lie beside the code."""
+"""A row of SWE-bench whose tests lie beside the code; runs of this environment's test runners with the reporter."""
 
 import json
 
 import pytest
 
 from tests.agent_server.grading.grading_bench import GradingBench
+from tests.agent_server.grading.reporter_fixtures import collected, run_pytest, run_reported
 from tests.agent_server.grading.sample_images import Images, diff
 from tests.agent_server.grading.sample_rows import (
     BUGGY,
@@ -16,6 +17,7 @@ from tests.agent_server.grading.sample_rows import (
     save,
 )
 
+__all__ = ["collected", "run_pytest", "run_reported"]  # fixtures of this folder's tests
 OLD = (
     "from calc.core import mean, total\n\n\ndef test_mean():\n    assert mean([1, 3]) "
     "== 2\n\n\ndef test_total():\n    assert total([1, 2]) == 2\n"

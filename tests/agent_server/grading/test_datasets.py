@@ -11,6 +11,7 @@ from agent_server.grading.datasets.base import TestRun
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import grade
 from agent_server.grading.placement import FreshSandbox
+from agent_server.grading.reporter.report import ReportedTest, RunReport
 from agent_server.tasks.task import Task
 from tests.agent_server.grading.grading_bench import (
     CONFIG,
@@ -75,8 +76,27 @@ def test_an_exit_code_counts_only_with_the_rows_own_tests(grading_bench, command
     assert graded(f"{SOLVE}; {evil}").resolved
 
 
+def reported(node: str, outcome: str) -> ReportedTest:
+    """A test as pytest reports it in the repository's root."""
+    file, _, name = node.partition("::")
+    return ReportedTest("pytest", file, name, node, outcome)
+
+
+def test_r2e_compares_passed_failed_and_error_alone(grading_bench):
+    """R2E-Gym's log parser knows no other outcome, so its expected ones hold no other."""
+    dataset = grading_bench("r2e_a").dataset
+    row = {"docker_image": "x", "problem_statement": "x", "expected_output_json": json.dumps({"test_a": "PASSED"})}
+    task = dataset.task(row)
+    for other in ("SKIPPED", "XFAIL", "XPASS"):
+        tests = (reported("r2e_tests/test_1.py::test_a", "PASSED"), reported("r2e_tests/test_1.py::test_b", other))
+        assert dataset.resolved(task, dataset.outcomes(task, TestRun("", 0, RunReport(tests, fault="")))), other
+    tests = (reported("r2e_tests/test_1.py::test_a", "SKIPPED"),)
+    assert not dataset.resolved(task, dataset.outcomes(task, TestRun("", 0, RunReport(tests, fault=""))))
+
+
 def test_the_worse_of_two_tests_with_one_name_counts(grading_bench):
     dataset = grading_bench("r2e_a").dataset
     row = {"docker_image": "x", "problem_statement": "x", "expected_output_json": json.dumps({"test_a": "PASSED"})}
-    ran = TestRun("", 0, {"r2e_tests/test_1.py::test_a": "FAILED", "r2e_tests/test_2.py::test_a": "PASSED"})
+    tests = (reported("r2e_tests/test_1.py::test_a", "FAILED"), reported("r2e_tests/test_2.py::test_a", "PASSED"))
+    ran = TestRun("", 0, RunReport(tests, fault=""))
     assert not dataset.resolved(dataset.task(row), dataset.outcomes(dataset.task(row), ran))

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from agent_server.grading.reports.junit import parse_junit
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 
 HEAD = "=========================== short test summary info ============================\n"
@@ -60,7 +59,7 @@ def test_ids_of_any_characters(run_pytest, collected, colour):
     run = run_pytest({"tests/deep er/test_ids.py": PARAMETRISED}, f"--color={colour}")
     outcome = {"test_good": "PASSED", "test_bad": "FAILED", "test_known": "XFAIL", "test_end": "ERROR"}
     expected = {name: outcome[re.search(r"::(\w+)\[", name)[1]] for name in collected()}
-    assert len(expected) == 4 * len(IDS) and run.summary == expected and run.junit == expected
+    assert len(expected) == 4 * len(IDS) and run.summary == expected and run.reported == expected
 
 
 def test_an_id_that_looks_like_an_id_with_a_reason():
@@ -75,31 +74,24 @@ def test_an_id_that_looks_like_an_id_with_a_reason():
 
 
 def test_an_inherited_test_belongs_to_the_file_that_inherits_it(run_pytest):
-    """The report's `file` is the base class's."""
     base, child = (
         "class Base:\n    def test_inherited(self): pass\n",
         "from base_of import Base\nclass TestChild(Base): pass\n",
     )
     run = run_pytest({"tests/base_of.py": base, "tests/test_child.py": child})
-    assert 'file="tests/base_of.py"' in run.report
-    assert run.junit == run.summary == {"tests/test_child.py::TestChild::test_inherited": "PASSED"}
+    assert run.report.tests[0].defined_in == "tests/base_of.py"
+    assert run.reported == run.summary == {"tests/test_child.py::TestChild::test_inherited": "PASSED"}
 
 
-def test_expected_files_decide_where_a_path_ends(run_pytest):
+def test_files_and_classes_of_any_names(run_pytest):
     odd = {"tests/Odd/Test_it.py": "class test_low:\n    def test_x(self): pass\n"}
-    run = run_pytest(odd, "-o", "python_files=Test_*", "-o", "python_classes=test_*", family="xunit2")
-    (test,) = run.summary
-    assert test == "tests/Odd/Test_it.py::test_low::test_x" and parse_junit(run.report, ["tests/Odd/Test_it.py"]) == {
-        test: "PASSED"
-    }
-
-
-def test_expected_files_take_precedence_over_the_file_of_the_entry():
-    entry = '<testcase classname="Odd.Test_it.test_low" name="x" file="base.py"/>'
-    assert parse_junit(entry, ["Odd/Test_it.py"]) == {"Odd/Test_it.py::test_low::x": "PASSED"}
+    run = run_pytest(odd, "-o", "python_files=Test_*", "-o", "python_classes=test_*")
+    assert run.reported == run.summary == {"tests/Odd/Test_it.py::test_low::test_x": "PASSED"}
 
 
 def test_doctests_have_ids_too(run_pytest):
     good = 'def f():\n    """\n    >>> 1\n    1\n    """\n'
     run = run_pytest({"pkg/mod.py": good, "pkg/test_guide.txt": ">>> 1\n2\n"}, "--doctest-modules")
-    assert run.junit == run.summary == {"pkg/mod.py::mod.f": "PASSED", "pkg/test_guide.txt::test_guide.txt": "FAILED"}
+    assert (
+        run.reported == run.summary == {"pkg/mod.py::mod.f": "PASSED", "pkg/test_guide.txt::test_guide.txt": "FAILED"}
+    )

@@ -1,4 +1,4 @@
-"""Every outcome of pytest, by the junit report and by the summary."""
+"""Every outcome of pytest, by the reporter and by the summary."""
 
 import pytest
 
@@ -78,11 +78,10 @@ def in_file(outcomes: dict[str, str]) -> dict[str, str]:
     return {f"tests/test_all.py::{name}": outcome for name, outcome in outcomes.items()}
 
 
-@pytest.mark.parametrize("family", ["xunit1", "xunit2"])
-def test_every_outcome_in_the_junit_report(run_pytest, collected, family):
-    run = run_pytest(TEST_FILES, family=family)
-    assert run.junit == in_file(OUTCOME_OF | SKIPS | {"test_xpass": "PASSED"})  # the report does not know XPASS
-    assert set(run.junit) == set(collected())
+def test_every_outcome_is_reported(run_pytest, collected):
+    run = run_pytest(TEST_FILES)
+    assert run.reported == in_file(OUTCOME_OF | SKIPS | {"test_xpass": "XPASS"})
+    assert set(run.reported) == set(collected())
 
 
 @pytest.mark.parametrize(("colour", "verbosity"), [("no", "-q"), ("no", "-vv"), ("yes", "-v")])
@@ -105,8 +104,8 @@ BROKEN = {
 def test_of_a_file_that_cannot_be_collected_every_test_has_failed(run_pytest):
     run = run_pytest(BROKEN, "--continue-on-collection-errors")
     expected = {"tests/test_broken.py": "ERROR", "tests/test_fine.py::test_two": "PASSED"}
-    assert run.summary == run.junit == expected
-    for outcomes in (run.summary, run.junit):
+    assert run.summary == run.reported == expected
+    for outcomes in (run.summary, run.reported):
         assert expected_outcomes(["tests/test_broken.py::test_one"], outcomes) == {
             "tests/test_broken.py::test_one": MISSING
         }
@@ -120,8 +119,8 @@ def test_a_file_skipped_as_a_whole_has_no_tests(run_pytest):
     run = run_pytest(
         {"tests/test_skip.py": "import pytest\npytest.skip('all', allow_module_level=True)\ndef test_one(): pass\n"}
     )
-    assert run.junit == {"tests/test_skip.py": "SKIPPED"} and run.summary == {}
-    assert not resolved(run.junit, [], ["tests/test_skip.py::test_one"])
+    assert run.reported == {"tests/test_skip.py": "SKIPPED"} and run.summary == {}
+    assert not resolved(run.reported, [], ["tests/test_skip.py::test_one"])
 
 
 def test_a_reason_of_many_lines_passes_no_test_of_such_a_file(run_pytest):
@@ -129,4 +128,4 @@ def test_a_reason_of_many_lines_passes_no_test_of_such_a_file(run_pytest):
     forged = "def test_two(): raise ValueError('x\\nPASSED tests/test_broken.py::test_one')\n"
     run = run_pytest(BROKEN | {"tests/test_fine.py": forged}, "--continue-on-collection-errors", CI="1")
     assert "\nPASSED tests/test_broken.py::test_one" in run.output.partition(HEAD)[2]
-    assert run.summary == run.junit == {"tests/test_broken.py": "ERROR", "tests/test_fine.py::test_two": "FAILED"}
+    assert run.summary == run.reported == {"tests/test_broken.py": "ERROR", "tests/test_fine.py::test_two": "FAILED"}

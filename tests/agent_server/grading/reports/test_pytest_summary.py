@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.grading.outcomes import OUTCOMES
-from agent_server.grading.reports.junit import parse_junit
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 
 HEAD = "=========================== short test summary info ============================\n"
@@ -92,7 +91,7 @@ def test_only_a_line_feed_ends_a_line(run_pytest):
     forged = "".join(f"def test_{n}(): raise ValueError({text!r})\n" for n, text in enumerate(texts))
     run = run_pytest({"tests/test_odd.py": forged}, "-vv")
     assert all(text in run.output.partition(HEAD)[2] for text in texts)
-    assert run.summary == run.junit == {f"tests/test_odd.py::test_{n}": "FAILED" for n in range(len(texts))}
+    assert run.summary == run.reported == {f"tests/test_odd.py::test_{n}": "FAILED" for n in range(len(texts))}
 
 
 FAKE = HEAD + "PASSED tests/test_fake.py::test_it\n1 passed in 0.01s\n"
@@ -104,23 +103,23 @@ def test_a_summary_printed_before_pytests_is_not_read(run_pytest):
     assert run.output.count(HEAD) == 3
     assert (
         run.summary
-        == run.junit
+        == run.reported
         == {"tests/test_fake.py::test_it": "FAILED", "tests/test_fake.py::test_other": "PASSED"}
     )
 
 
-def test_a_summary_printed_after_pytests_is_read_and_does_not_change_the_junit_report(run_pytest):
+def test_a_summary_printed_after_pytests_is_read_and_does_not_change_the_report(run_pytest):
     run = run_pytest(
         {"tests/test_fake.py": f"import atexit\natexit.register(print, {FAKE!r})\ndef test_it(): assert 0\n"}
     )
-    assert run.junit == {"tests/test_fake.py::test_it": "FAILED"}
+    assert run.reported == {"tests/test_fake.py::test_it": "FAILED"}
     assert run.summary == {"tests/test_fake.py::test_it": "PASSED"}  # the known limit of reading output
 
 
 def test_lines_after_pytests_closing_line_are_not_read(run_pytest):
     late = "import atexit\natexit.register(print, 'PASSED tests/test_late.py::test_gone')\ndef test_it(): pass\n"
     run = run_pytest({"tests/test_late.py": late})
-    assert run.output.rstrip().endswith("test_gone") and run.summary == run.junit == {
+    assert run.output.rstrip().endswith("test_gone") and run.summary == run.reported == {
         "tests/test_late.py::test_it": "PASSED"
     }
 
@@ -144,4 +143,4 @@ PIECES = st.sampled_from([HEAD, *OUTCOMES, " ", " - ", "[", "]", "\n", "t.py::x"
 
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_parsed(text):
-    assert set(parse_pytest_summary(text).values()) | set(parse_junit(text).values()) <= set(OUTCOMES)
+    assert set(parse_pytest_summary(text).values()) <= set(OUTCOMES)

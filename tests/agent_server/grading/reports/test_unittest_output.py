@@ -1,8 +1,5 @@
 """The verbose output of unittest."""
 
-import subprocess
-import sys
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,12 +47,9 @@ class D(unittest.TestCase):
 '''
 
 
-def test_every_outcome_of_unittest(tmp_path):
+def test_every_outcome_of_unittest(tmp_path, run_reported):
     (tmp_path / "test_u.py").write_text(UNITTEST)
-    command = [sys.executable, "-m", "unittest", "-v", "test_u", "nowhere_to_be_found"]
-    output = subprocess.run(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
-    ).stdout
+    run = run_reported("unittest", "-v", "test_u", "nowhere_to_be_found")
     outcome = {
         "test_ok": "PASSED",
         "test_doc": "PASSED",
@@ -72,8 +66,8 @@ def test_every_outcome_of_unittest(tmp_path):
         "test_sub_skip": "SKIPPED",
         "test_zz_last_of_its_class": "PASSED",
     }
-    outcomes = parse_unittest_output(output)
-    assert outcomes == {f"{name} (test_u.A)": outcome for name, outcome in outcome.items()} | {
+    outcomes = parse_unittest_output(run.output)
+    assert outcomes == run.reported == {f"{name} (test_u.A)": outcome for name, outcome in outcome.items()} | {
         "setUpClass (test_u.B)": "ERROR", "test_d (test_u.D)": "ERROR", "test_d_fail (test_u.D)": "ERROR",
         "nowhere_to_be_found (unittest.loader._FailedTest)": "ERROR",
     }  # fmt: skip

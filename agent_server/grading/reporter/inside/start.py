@@ -1,0 +1,194 @@
+"""Start of the reporter in each Python process of a grading sandbox: installed as a package, imported by a `.pth` file.
+
+It patches a test runner when the runner is imported, and appends what the runner does to one file per process.
+Invariant: the run is the row's own. No variable, option, plugin entry or file of the repository is added, and a fault
+of the reporter is recorded, not raised.
+
+A line holds fields separated by tabs, each escaped as Python escapes strings: session, event, and the event's own.
+"""
+
+import os
+import sys
+import time
+
+RUNNERS = {
+    "_pytest.config": "pytest_runner",
+    "unittest": "unittest_runner",
+    "sympy.testing.runtests": "sympy_runner",
+    "sympy.utilities.runtests": "sympy_runner",
+}
+
+
+class Recorder:
+    """Writes the events of this process and of those it forks. `canary`: keys of the tests that the canary run repeats;
+    None in an ordinary run."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._open = []  # sessions of this process that have not ended
+        self._count = 0
+        self.canary = None
+        if os.path.exists(folder + "/canary"):
+            with open(folder + "/canary", encoding="ascii") as keys:
+                self.canary = {line.rstrip("\n") for line in keys}
+
+    def open_session(self, runner, worker=False):
+        """Record that a runner was started in this process. Returns the session's name."""
+        self._count += 1
+        session = "%d.%d.%d" % (os.getpid(), self._count, int(time.time() * 1e6))
+        nested = "nested" if self._open else "worker" if worker else "main"
+        self.write(session, "open", runner, nested, ",".join(map(str, _ancestors())), os.getcwd())
+        self._open.append(session)
+        return session
+
+    def close_session(self, session):
+        """Record that the session ended of itself. A second call does nothing."""
+        if session in self._open:
+            self._open.remove(session)
+            self.write(session, "close")
+
+    def write(self, session, event, *fields):
+        """Append one line. The file is opened anew, so that no descriptor of it is open while tests run."""
+        line = "\t".join(ascii(str(field))[1:-1] for field in (session, event) + fields) + "\n"
+        path = "%s/%d" % (self._folder, os.getpid())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(descriptor, line.encode("ascii"))
+        finally:
+            os.close(descriptor)
+
+    def fault(self, error):
+        """Record an error of the reporter's own."""
+        try:
+            self.write("-", "fault", repr(error))
+        except OSError:
+            pass
+
+    def __enter__(self):
+        """A block whose errors are recorded and not raised."""
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, Exception):
+            self.fault(error)
+            return True
+        return False
+
+    def is_selected(self, *key):
+        """Whether the canary run repeats the test with this key."""
+        return "\t".join(ascii(part)[1:-1] for part in key) in self.canary
+
+
+def innermost_file(traceback, runners):
+    """File of the innermost frame that is not below one of the folders `runners`; "" where there is none."""
+    path = ""
+    while traceback is not None:
+        file = os.path.abspath(traceback.tb_frame.f_code.co_filename)
+        if not file.startswith(runners):
+            path = file
+        traceback = traceback.tb_next
+    return path
+
+
+def calling_file(frame, runners):
+    """File of the first frame, from `frame` outwards, that is not below one of the folders `runners`; else ""."""
+    while frame is not None:
+        file = os.path.abspath(frame.f_code.co_filename)
+        if not file.startswith(runners):
+            return file
+        frame = frame.f_back
+    return ""
+
+
+def defining_file(function):
+    """File that holds the code of a function, a method, or what a decorator wrapped; "" if it has none."""
+    for _ in range(100):  # decorators may wrap in a circle
+        function = getattr(function, "__func__", function)
+        if not hasattr(function, "__wrapped__"):
+            break
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return os.path.abspath(code.co_filename) if code is not None else ""
+
+
+def raise_after(function):
+    """A function that does what `function` does and then fails."""
+    import functools
+    import inspect
+
+    if inspect.iscoroutinefunction(function):
+
+        async def checked(*arguments, **named):
+            await function(*arguments, **named)
+            raise AssertionError("raised by the canary run after the test has passed")
+
+    else:
+
+        def checked(*arguments, **named):
+            function(*arguments, **named)
+            raise AssertionError("raised by the canary run after the test has passed")
+
+    return functools.wraps(function)(checked)
+
+
+class _Finder:
+    """Finds the runners' modules as the other finders do, and patches each after it was executed."""
+
+    def __init__(self, recorder):
+        self._recorder = recorder
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in RUNNERS:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _PatchingLoader(spec.loader, self._recorder)
+                return spec
+        return None
+
+
+class _PatchingLoader:
+    """A loader's stand-in for one module. The module has its own loader again when it is patched."""
+
+    def __init__(self, loader, recorder):
+        self._loader, self._recorder = loader, recorder
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec) if hasattr(self._loader, "create_module") else None
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        module.__loader__ = module.__spec__.loader = self._loader
+        patch_runner(module.__name__, module, self._recorder)
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+
+def patch_runner(name, module, recorder):
+    """Let the runner in `module` report to the recorder."""
+    with recorder:
+        part = __import__(__name__ + "." + RUNNERS[name], fromlist=["patch"])
+        part.patch(module, recorder, sys.modules[__name__])
+
+
+def _ancestors():
+    """Process ids from this process to the first one of the sandbox."""
+    pids = [os.getpid()]
+    try:
+        while pids[-1] > 1 and len(pids) < 100:
+            with open("/proc/%d/stat" % pids[-1], errors="replace") as stat:
+                pids.append(int(stat.read().rpartition(")")[2].split()[1]))
+    except (OSError, ValueError, IndexError):
+        pass
+    return pids
+
+
+def start(folder):
+    """Watch for runners in this process."""
+    recorder = Recorder(folder)
+    sys.meta_path.insert(0, _Finder(recorder))
+    for name in RUNNERS:
+        if name in sys.modules:
+            patch_runner(name, sys.modules[name], recorder)

@@ -1,0 +1,231 @@
+"""What the runners of one run reported: parsed from the reporter's lines, joined by file below the repository.
+
+Invariant: a test has passed only by its own outcome in a session that ended, was started by the test script itself, and
+not by another test. Of several outcomes of one test the worst counts.
+"""
+
+import codecs
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from agent_server.grading.outcomes import OUTCOMES, short_unittest_id
+
+PHASES = {
+    "passed": "PASSED", "failed": "FAILED", "skipped": "SKIPPED", "xfailed": "XFAIL", "xpassed": "XPASS",
+}  # fmt: skip
+MAX_LINES = 2_000_000
+EVENT_ORDER = {"open": 0, "root": 1, "item": 2}  # the rest follows
+DOCTEST = "DoctestItem"  # its file is the documented one, no test file
+NO_RUNNER = "no test runner reported"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedTest:
+    """One test of one runner, with its worst outcome.
+
+    `runner`: pytest, unittest or sympy. `file`: relative to the repository, or absolute outside of it. `name`: within
+    the file for pytest, else the runner's own. `printed`: as the runner prints it: for pytest the node id relative to
+    its root, for unittest `test_x (pkg.Class)`. `description`: a unittest docstring's first line, which replaces the
+    name in the output. `defined_in`, `skipped_in`: the file of the test's code, and the one whose code skipped or
+    xfailed it ("" for a mark), both as `file` is. `path`: of the file, absolute.
+    """
+
+    runner: str
+    file: str
+    name: str
+    printed: str
+    outcome: str
+    description: str = ""
+    kind: str = ""
+    defined_in: str = ""
+    skipped_in: str = ""
+    path: str = ""
+
+    @property
+    def key(self) -> str:
+        """The test as the reporter knows it inside the sandbox; see Recorder.is_selected."""
+        parts = (self.name,) if self.runner == "unittest" else (self.path, self.name)
+        return "\t".join(ascii(part)[1:-1] for part in parts)
+
+    @property
+    def id(self) -> str:
+        """The test's id with the repository as its base: `path::name` for pytest, else as printed."""
+        if self.runner != "pytest":
+            return self.printed
+        return f"{self.file}::{self.name}" if self.name else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The tests of all runners that the script started. `fault`: why the report is not whole; "" where it is."""
+
+    tests: tuple[ReportedTest, ...] = ()
+    fault: str = NO_RUNNER
+
+    @property
+    def was_started(self) -> bool:
+        """Whether the script started a runner."""
+        return self.fault != NO_RUNNER
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether at least one runner was started, and every one of them ended of itself."""
+        return not self.fault
+
+    def without_forged(self, changed: Collection[str]) -> "RunReport":
+        """The report in which tests have failed that code of the submission defines, skips or xfails. `changed`: the
+        files that the submission changed, relative to the repository."""
+        return replace(self, tests=tuple(_judged(test, changed) for test in self.tests))
+
+
+def _judged(test: ReportedTest, changed: Collection[str]) -> ReportedTest:
+    excused = test.outcome in ("SKIPPED", "XFAIL") and test.skipped_in in changed
+    planted = test.outcome in ("PASSED", "SKIPPED", "XFAIL") and test.defined_in in changed
+    return replace(test, outcome="FAILED") if excused or planted and test.kind != DOCTEST else test
+
+
+@dataclass(slots=True)
+class _Session:
+    """One start of a runner."""
+
+    name: str
+    runner: str
+    kind: str  # main, nested or worker
+    ancestors: tuple[int, ...]
+    root: str
+    closed: bool = False
+    items: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # node id -> file, kind, file of its code
+    tests: list[ReportedTest] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return self.ancestors[0]
+
+
+def parse_report(lines: str, script_pid: int, repository: str) -> RunReport:
+    """The report from the reporter's lines. `script_pid`: of the test script, as processes in the sandbox see it.
+    `repository`: the absolute path below which files are named relative to it.
+
+    The code under test can write to the reporter's files. Lines that are not the reporter's are ignored.
+    """
+    events = [fields for line in islice(lines.splitlines(), MAX_LINES) if len(fields := _unescape(line)) >= 2]
+    sessions: dict[str, _Session] = {}
+    # The files of forked processes may come before that of the process which began the session.
+    for fields in sorted(events, key=lambda fields: EVENT_ORDER.get(fields[1], len(EVENT_ORDER))):
+        try:
+            if fields[1] == "open":
+                session = _opened(fields)
+                sessions[session.name] = session
+            elif fields[0] in sessions:
+                _apply(sessions[fields[0]], fields[1], fields[2:])
+        except (ValueError, IndexError):
+            continue
+    counted = [session for session in sessions.values() if _counts(session, sessions.values(), script_pid)]
+    tests = _merged(counted, repository)
+    mains = [session for session in counted if session.kind == "main"]
+    if not mains:
+        faults = [fields[2] for fields in events if fields[1] == "fault" and len(fields) == 3]
+        return RunReport(tests, f"the reporter failed: {faults[0]:.300}" if faults else NO_RUNNER)
+    torn = next((session for session in mains if not session.closed), None)
+    return RunReport(tests, f"{torn.runner} (pid {torn.pid}) did not end its session" if torn else "")
+
+
+def _unescape(line: str) -> list[str]:
+    try:
+        fields = [codecs.decode(part.encode("ascii"), "unicode_escape") for part in line.split("\t")]
+    except (UnicodeError, ValueError):
+        return []
+    return [part.encode(errors="surrogatepass").decode(errors="replace") for part in fields]
+
+
+def _opened(fields: list[str]) -> _Session:
+    name, _, runner, kind, ancestors, root = fields
+    return _Session(name, runner, kind, tuple(map(int, ancestors.split(","))), root)
+
+
+def _counts(session: _Session, sessions: Collection[_Session], script_pid: int) -> bool:
+    """Whether the script started this session: not a test, and not a process that left the script's tree."""
+    if session.kind == "nested" or script_pid not in session.ancestors:
+        return False
+    above = session.ancestors[1:]
+    outer = [other for other in sessions if other.pid in above and other.kind != "nested"]
+    if session.kind == "worker":
+        return all(_counts(other, sessions, script_pid) for other in outer)
+    return not outer
+
+
+def _apply(session: _Session, event: str, fields: list[str]) -> None:
+    """Raises ValueError, IndexError for lines that are not the reporter's."""
+    if event == "root":
+        session.root = fields[0]
+    elif event == "close":
+        session.closed = True
+    elif event == "item":
+        node, path, kind, defined = fields
+        session.items[node] = (path, kind, defined)
+    elif event == "collect":
+        node, outcome = fields
+        outcome = "SKIPPED" if outcome == "skipped" else "ERROR"
+        session.tests.append(ReportedTest("pytest", os.path.join(session.root, node), "", node, outcome))
+    elif event == "phase":
+        session.tests.append(_pytest_outcome(session, *fields))
+    elif event == "case":
+        session.tests.append(_unittest_outcome(*fields))
+    elif event == "function":
+        name, path, defined, outcome, origin = fields
+        session.tests.append(ReportedTest("sympy", path, name, name, _known(outcome), "", "", defined, origin))
+
+
+def _pytest_outcome(session: _Session, node: str, when: str, outcome: str, origin: str) -> ReportedTest:
+    file, _, name = node.partition("::")
+    path, kind, defined = session.items.get(node, (os.path.join(session.root, file), "", ""))
+    found = PHASES.get(outcome, "")
+    if not found:
+        raise ValueError(f"pytest reports no {outcome}; a rerun has its own outcome later")
+    if found == "FAILED" and when != "call":
+        found = "ERROR"
+    if found == "PASSED" and when != "call":
+        raise ValueError("only the call passes a test")
+    return ReportedTest("pytest", path, name, node, found, "", kind, defined, origin)
+
+
+def _unittest_outcome(
+    id: str, printed: str, description: str, path: str, defined: str, outcome: str, origin: str
+) -> ReportedTest:
+    return ReportedTest(
+        runner="unittest",
+        file=path,
+        name=id,
+        printed=short_unittest_id(printed),
+        outcome=_known(outcome),
+        description=description,
+        defined_in=defined,
+        skipped_in=origin,
+    )
+
+
+def _known(outcome: str) -> str:
+    if outcome not in OUTCOMES:
+        raise ValueError(f"no outcome is called {outcome}")
+    return outcome
+
+
+def _relative(path: str, repository: str) -> str:
+    """Relative to the repository; as it is where it lies outside."""
+    return os.path.normpath(path).removeprefix(f"{repository}/") if path else ""
+
+
+def _merged(sessions: Iterable[_Session], repository: str) -> tuple[ReportedTest, ...]:
+    """Each test once, with its worst outcome and files relative to the repository."""
+    worst: dict[tuple[str, str, str, str], ReportedTest] = {}
+    for found in (test for session in sessions for test in session.tests):
+        files = (_relative(path, repository) for path in (found.file, found.defined_in, found.skipped_in))
+        file, defined_in, skipped_in = files
+        test = replace(found, file=file, defined_in=defined_in, skipped_in=skipped_in, path=found.file)
+        key = (test.runner, test.file, test.name, test.printed)
+        known = worst.get(key)
+        if known is None or OUTCOMES.index(test.outcome) > OUTCOMES.index(known.outcome):
+            worst[key] = test
+    return tuple(worst.values())
