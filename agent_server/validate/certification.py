@@ -1,11 +1,12 @@
 """Certifies one row: grades its gold patch, no patch, and every hostile submission, each in a fresh sandbox.
 
-Invariant: a row that cannot be certified yields a verdict with the error. It never ends the run.
+Invariant: a row that cannot be certified yields a verdict with the error. It never ends the run. Every attack yields a
+verdict, also one that cannot be made for the row.
 """
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +15,26 @@ from typing import Any
 from agent_server.agents.base import Agent
 from agent_server.config import Settings
 from agent_server.grading import repository
-from agent_server.grading.datasets.base import REPOSITORY, Dataset
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.outcomes import failing
 from agent_server.grading.placement import FreshSandbox
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from agent_server.validate import hostile
+from agent_server.validate.limits import setting_of_limit
 from agent_server.validate.verdicts import EMPTY, GOLD, Verdict
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
-from client.errors import SandboxLimitExceeded, StackError
-
-RESET_TIMEOUT_S = 60.0
+from client.errors import GraderTimeout, SandboxLimitExceeded, StackError
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of the sandboxes and of the grading. `timeout_s`: of one run of the tests."""
+    """Conditions of the sandboxes and of the grading. `attacks`: names of the hostile submissions."""
 
     settings: Settings
     agent: Agent
-    timeout_s: float
+    attacks: Sequence[str] = hostile.NAMES
 
 
 def certify(
@@ -46,14 +46,19 @@ def certify(
             repository.prepare(dataset, task, sandbox)
             dataset.apply_gold(row, task, sandbox)
             gold = repository.collect_diff(sandbox)
-            sandbox.run("git reset -q --hard && git clean -fdq", cwd=REPOSITORY, timeout_s=RESET_TIMEOUT_S)
-            attacks = list(hostile.submissions(dataset, task, sandbox, gold))
+            gold_files = hostile.find_gold_files(task, sandbox)
+            run_checked(sandbox, task, hostile.RESET, cwd=REPOSITORY)
+            attacks = list(hostile.submissions(dataset, task, sandbox, gold_files, conditions.attacks))
     except Exception as failure:  # a dataset class of the user's may raise anything
-        yield Verdict(task.task_id, GOLD, repeat, True, None, "", 0.0, error=_describe(failure))
+        yield _without_grade(task, GOLD, repeat, conditions, failure, 0.0, expected=True)
         return
     yield _verdict(dataset, task, repeat, conditions, GOLD, gold, expected=True)
-    for case, patch in [(EMPTY, ""), *attacks]:
-        yield _verdict(dataset, task, repeat, conditions, case, patch, expected=False)
+    yield _verdict(dataset, task, repeat, conditions, EMPTY, "", expected=False)
+    for made in attacks:
+        if made.not_applicable:
+            yield Verdict(task.task_id, made.attack, repeat, False, None, "", 0.0, not_applicable=made.not_applicable)
+        else:
+            yield _verdict(dataset, task, repeat, conditions, made.attack, made.patch, expected=False)
 
 
 def _verdict(
@@ -62,10 +67,12 @@ def _verdict(
     started = time.monotonic()
     try:
         with _sandbox(task, conditions) as sandbox:
-            found = grade(dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(conditions.timeout_s))
+            found = grade(
+                dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(conditions.settings.grading_timeout_s)
+            )
     except Exception as failure:  # as above
         seconds = time.monotonic() - started
-        return Verdict(task.task_id, case, repeat, expected, None, "", seconds, error=_describe(failure))
+        return _without_grade(task, case, repeat, conditions, failure, seconds, expected=expected)
     as_expected = found.resolved is expected
     return Verdict(
         task_id=task.task_id,
@@ -78,7 +85,21 @@ def _verdict(
         touched=found.touched,
         log="" if as_expected else found.log,
         failing=() if as_expected else failing(found.fail_to_pass, found.pass_to_pass),
+        limit=found.limit,
+        setting=setting_of_limit(found.limit, conditions.settings),
     )
+
+
+def _without_grade(
+    task: Task, case: str, repeat: int, conditions: Conditions, failure: Exception, seconds: float, *, expected: bool
+) -> Verdict:
+    limit = failure.limit if isinstance(failure, SandboxLimitExceeded) else ""
+    if isinstance(failure, GraderTimeout):
+        limit = "time"
+    code = failure.code if isinstance(failure, StackError) else type(failure).__name__
+    error = f"limit: {limit}" if limit else f"{code}: {failure}"[:1000]
+    setting = setting_of_limit(limit, conditions.settings)
+    return Verdict(task.task_id, case, repeat, expected, None, "", seconds, error=error, limit=limit, setting=setting)
 
 
 @contextmanager
@@ -92,10 +113,3 @@ def _sandbox(task: Task, conditions: Conditions) -> Iterator[Sandbox]:
             yield sandbox
         finally:
             sandbox.close()
-
-
-def _describe(failure: Exception) -> str:
-    if isinstance(failure, SandboxLimitExceeded):
-        return f"limit: {failure.limit}"
-    code = failure.code if isinstance(failure, StackError) else type(failure).__name__
-    return f"{code}: {failure}"[:1000]

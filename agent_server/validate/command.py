@@ -7,7 +7,6 @@ Invariant: an interrupted run continues where it was, from the lines file beside
 """
 
 import argparse
-import inspect
 import os
 import sys
 import tempfile
@@ -57,8 +56,7 @@ def validate(arguments: argparse.Namespace) -> int:
     catalog = Catalog(settings.data_path, settings.dataset, default_image=settings.default_image)
     for task_id in arguments.ids or ():
         catalog.check(arguments.mode, task_id)
-    timeout_s = settings.grading_timeout_s if arguments.timeout_s is None else arguments.timeout_s
-    conditions = Conditions(settings, load_agent(settings), timeout_s)
+    conditions = Conditions(settings, load_agent(settings), arguments.attacks)
     lines = arguments.report.with_suffix(arguments.report.suffix + ".lines")
     task_ids = [task_id for task_id in catalog.ids(arguments.mode) if not arguments.ids or task_id in arguments.ids]
     keys = {task_id: _key(catalog, arguments.mode, task_id, conditions) for task_id in task_ids}
@@ -103,7 +101,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.network:
         options[variable("sandbox_network")] = "1"
     unused = {variable("work_dir"): tempfile.gettempdir()}  # required of a server; nothing is written to it here
-    return Settings.from_environment(unused | dict(os.environ) | options)
+    settings = Settings.from_environment(unused | dict(os.environ) | options)
+    if arguments.timeout_s is None:
+        return settings
+    # Not checked against a session's other timeouts: nothing but grading runs here.
+    return settings.model_copy(update={"grading_timeout_s": arguments.timeout_s})
 
 
 def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> str:
@@ -111,8 +113,8 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     settings = conditions.settings
     image = apptainer.image_path(settings.sif_dir, task.image_name)
     sandbox = (settings.setup_command, settings.sandbox_network, settings.binds, settings.sandbox_limits)
-    attacks = inspect.getsource(hostile)  # a new attack must meet every row
-    return digest(row, dataset, image, attacks, *sandbox, sandbox_env(conditions.agent), conditions.timeout_s)
+    attacks = (hostile.fingerprint(), tuple(conditions.attacks))  # a new attack must meet every row
+    return digest(row, dataset, image, *attacks, *sandbox, sandbox_env(conditions.agent), settings.grading_timeout_s)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:
@@ -130,6 +132,8 @@ def _parser(report: Path) -> argparse.ArgumentParser:
     add("--repeat", type=int, default=1, metavar="K", help="grade everything K times, to find rows that flake")
     add("--jobs", type=int, default=os.cpu_count(), help="rows at once (default: the cores)")
     add("--timeout-s", type=float, help="of one run of the tests (default: AGENT_SERVER_GRADING_TIMEOUT_S)")
+    attacks_help = "only these hostile submissions (default: all): " + ", ".join(hostile.NAMES)
+    add("--attacks", nargs="*", choices=hostile.NAMES, default=hostile.NAMES, metavar="NAME", help=attacks_help)
     add("--network", action="store_true", help="sandboxes have the host's network")
     report_help = f"the report (default: {report} here); FILE.lines holds what was graded so far"
     add("--report", type=Path, default=report, help=report_help)

@@ -19,8 +19,13 @@ GOLD, EMPTY = "gold", "empty"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The grade of one submission to one row. `expected`: what `resolved` should be. `error`: why there is no grade.
-    `key`: a digest of everything that the verdict depends on."""
+    """The grade of one submission to one row.
+
+    `expected`: what `resolved` should be. `error`: why there is no grade. `not_applicable`: why the attack cannot be
+    made for this row; then there is nothing to grade. `limit`: the sandbox limit that ended the tests, `time` for the
+    time limit of grading. `setting`: the server's setting of that limit. `key`: a digest of everything that the verdict
+    depends on.
+    """
 
     task_id: str
     case: str
@@ -33,16 +38,29 @@ class Verdict:
     error: str = ""
     log: str = ""
     failing: tuple[str, ...] = ()
+    not_applicable: str = ""
+    limit: str = ""
+    setting: str = ""
     key: str = ""
 
     @property
     def as_expected(self) -> bool:
-        """Whether the grade is the expected one."""
-        return self.resolved is self.expected
+        """Whether the grade is the expected one, or there is nothing to grade."""
+        return bool(self.not_applicable) or self.resolved is self.expected
+
+    @property
+    def small_limit(self) -> str:
+        """The limit that ended the tests of the gold patch, with its setting: it is too small for the row. "" for
+        none."""
+        if self.case != GOLD or self.as_expected or not self.limit:
+            return ""
+        return f"{self.limit} ({self.setting})" if self.setting else self.limit
 
     @property
     def reason(self) -> str:
         """Why it is not as expected, in one line."""
+        if self.small_limit:
+            return f"{self.case}: limit too small for this row: {self.small_limit}"
         if self.error:
             return f"{self.case}: {self.error}"
         text = f"{self.case}: {'resolved' if self.resolved else 'not resolved'} ({self.status})"
@@ -80,7 +98,7 @@ def read_usable(lines: Path, keys: Mapping[str, str]) -> list[Verdict]:
     for (task_id, _, key), verdicts in repeats.items():
         is_complete = verdicts[-1].case == GOLD and not any(verdict.error for verdict in verdicts)
         if keys.get(task_id) == key and is_complete:
-            usable += verdicts
+            usable += reversed(verdicts)  # gold first again
     return usable
 
 

@@ -9,7 +9,7 @@ from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from agent_server.sandboxes import apptainer
 from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
-from agent_server.validate.hostile import CONFTEST
+from agent_server.validate.attacks import CONFTEST
 from tests.agent_server.grading.sample_rows import FIXED
 
 HARMLESS = "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+calc.\n"

@@ -8,7 +8,7 @@ import pytest
 from agent_server.grading import repository
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.placement import FreshSandbox
-from agent_server.validate import hostile
+from agent_server.validate import attacks
 from client.errors import GraderError, GraderTimeout
 from tests.agent_server.grading.grading_bench import CONFIG, PATCH, SOLVE, solved_and_lost
 
@@ -61,7 +61,8 @@ def test_a_broken_environment_is_a_failure_by_the_harness_rule(grading_bench):
 def test_printed_passes_need_the_report_of_pytest(grading_bench):
     bench = grading_bench("swebench_new")
     names = [*bench.task.fail_to_pass, *bench.task.pass_to_pass]
-    fake = hostile.PRINT_AND_EXIT.format(text="".join(f"PASSED {name}\n" for name in names).encode())
+    passes = "".join(f"PASSED {name}\n" for name in names).encode()
+    fake = attacks.PRINT_AND_EXIT.replace("{passes}", repr(passes))
     found = bench.grade(bench.patch(f"printf %s {shlex.quote(fake)} >>calc/core.py"))
     assert not found.resolved and set(found.tests.values()) == {"MISSING"} and "PASSED tests/test_core.py" in found.log
 

@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 import requests
 
+from agent_server.validate import hostile
 from tests.agent_server.conftest import DEMO, ROOT, eventually
 
 pytestmark = pytest.mark.slow
 SAMPLE_NAMES = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_script")
-HOSTILE = {"delete the tests", "plant conftest.py", "replace the runner", "leave in the package", "print a summary"}
+# Attacks that mean nothing for a sample row: none has SymPy's runner, some show the agent no tests or no scripts.
+NOT_FOR_ALL = {"patch SymPy's reporter", hostile.DELETE_TESTS, hostile.REPLACE_TESTS, hostile.REPLACE_SCRIPTS}
+ONE_ATTACK = ("--attacks", "exit at import")
 
 
-def run_validate(*arguments: object, report: Path) -> tuple[subprocess.CompletedProcess, dict]:
+def run_validate(*arguments: object, report: Path, **settings: str) -> tuple[subprocess.CompletedProcess, dict]:
     command = [sys.executable, "-m", "agent_server", "validate", *map(str, arguments), "--report", str(report)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    environment = os.environ | settings
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     return ran, json.loads(report.read_text()) if report.exists() else {}
 
 
@@ -33,8 +37,10 @@ def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name)
     assert {case: line["resolved"] for case, line in cases.items()} == {"gold": 1} | dict.fromkeys(
         {"empty"} | (cases.keys() - {"gold", "empty"}), 0
     )
-    assert all(line["no_grade"] == 0 for line in cases.values()) and HOSTILE - cases.keys() <= {"delete the tests"}, (
-        cases.keys()
+    assert all(line["no_grade"] == 0 for line in cases.values())
+    assert list(cases) == ["gold", "empty", *hostile.NAMES]
+    assert (
+        {case for case, line in cases.items() if not line["graded"]} == report["not_applicable"].keys() <= NOT_FOR_ALL
     )
 
 
@@ -47,7 +53,7 @@ def test_a_row_that_cannot_be_trusted_is_named_and_excluded(sample_rows, tmp_pat
     }
     rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
     rows.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
-    ran, found = run_validate("--tasks", rows, "--images", images, "--jobs", 1, report=report)
+    ran, found = run_validate("--tasks", rows, "--images", images, "--jobs", 1, *ONE_ATTACK, report=report)
     assert ran.returncode == 1 and found["excluded"] == [bad["instance_id"]] and found["rows"] == 2
     assert (
         f"{bad['instance_id']}: gold: not resolved (graded), not passed: tests/test_total.py::test_that_is_not_there"
@@ -55,6 +61,49 @@ def test_a_row_that_cannot_be_trusted_is_named_and_excluded(sample_rows, tmp_pat
     )
     server = own_server(R2E_DATA_PATH=str(rows), R2E_SIF_DIR=str(images), AGENT_SERVER_EXCLUDE=str(report))
     assert requests.get(f"{server.url}/tasks", timeout=10).json()["train"] == [good["instance_id"]]
+
+
+def test_a_limit_that_is_too_small_for_gold_is_named(sample_rows, tmp_path):
+    """Its rows are excluded, in a category of their own. The limits are the server's."""
+    images, made = sample_rows
+    row = json.loads(made["eval_script"].path.read_text())
+    many = row | {"eval_script": f"for i in $(seq 30); do sleep 0.5 & done; wait\n{row['eval_script']}"}
+    slow = row | {"instance_id": "calc-own-2", "eval_script": f"sleep 100\n{row['eval_script']}"}
+    wrong = row | {"instance_id": "calc-own-3", "eval_script": "false"}
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in (many, slow, wrong)))
+    options = ("--tasks", rows, "--images", images, "--jobs", 1, *ONE_ATTACK, "--timeout-s", 5)
+    ran, found = run_validate(*options, report=report, AGENT_SERVER_SANDBOX_PROCESSES="16")
+    small = {"calc-own-1": "processes (AGENT_SERVER_SANDBOX_PROCESSES=16)",
+             "calc-own-2": "time (AGENT_SERVER_GRADING_TIMEOUT_S=5)"}  # fmt: skip
+    assert ran.returncode == 1 and found["small_limits"] == small
+    assert found["excluded"] == ["calc-own-1", "calc-own-2", "calc-own-3"]
+    for task_id, limit in small.items():
+        assert f"  {task_id}: gold: limit too small for this row: {limit}\n" in ran.stdout
+    assert "  calc-own-3: gold: not resolved (graded), not passed: eval_script\n" in ran.stdout
+    assert "0 of 3 rows can be trusted, 2 need a larger limit, 0 are flaky" in ran.stdout
+    # With a larger limit, the row is graded again and trusted.
+    ran, found = run_validate(*options, "--ids", "calc-own-1", report=report, AGENT_SERVER_SANDBOX_PROCESSES="200")
+    assert ran.returncode == 0 and "1 of 1 rows can be trusted" in ran.stdout and found["small_limits"] == {}
+
+
+def test_attacks_that_cannot_be_made_are_reported(sample_rows, tmp_path):
+    """The gold patch changes no Python file."""
+    images, made = sample_rows
+    row = json.loads(made["eval_script"].path.read_text())
+    row |= {
+        "eval_script": "grep -q changed README.md",
+        "patch": "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-calc\n+changed\n",
+    }
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
+    rows.write_text(json.dumps(row) + "\n")
+    options = ("--tasks", rows, "--images", images, "--jobs", 1, "--attacks", "exit at import", "xfail in the function")
+    ran, found = run_validate(*options, report=report)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    reason = "the gold patch changes no Python file"
+    assert found["not_applicable"] == dict.fromkeys(options[-2:], {reason: [row["instance_id"]]})
+    assert found["cases"]["exit at import"] | {"graded": 0, "not_applicable": 1} == found["cases"]["exit at import"]
+    assert f"  exit at import: not applicable to 1 rows: {reason}\n" in ran.stdout
 
 
 def test_a_killed_run_continues(tmp_path):
@@ -80,6 +129,7 @@ def test_a_killed_run_continues(tmp_path):
         "1",
         "--report",
         report,
+        *ONE_ATTACK,
         "--ids",
         *rows,
     ]
@@ -94,9 +144,10 @@ def test_a_killed_run_continues(tmp_path):
         torn.write('{"task_id": "torn')
     time.sleep(0.5)
     ran, found = run_validate(
-        "--tasks", DEMO / "tasks", "--images", DEMO / "images", "--jobs", 1, "--ids", *rows, report=report
+        "--tasks", DEMO / "tasks", "--images", DEMO / "images", "--jobs", 1, *ONE_ATTACK, "--ids", *rows, report=report
     )
     assert ran.returncode == 0 and "validate: 1 of 2 rows to grade" in ran.stdout and found["rows"] == 2, ran.stdout
+    assert list(found["cases"]) == ["gold", "empty", ONE_ATTACK[1]]
 
 
 def test_changed_and_failed_rows_are_graded_again(sample_rows, tmp_path):
@@ -106,7 +157,7 @@ def test_changed_and_failed_rows_are_graded_again(sample_rows, tmp_path):
 
     def validate_row(row: dict, images: Path) -> tuple[int, str]:
         rows.write_text(json.dumps(row) + "\n")
-        ran, _ = run_validate("--tasks", rows, "--images", images, "--jobs", 1, report=report)
+        ran, _ = run_validate("--tasks", rows, "--images", images, "--jobs", 1, *ONE_ATTACK, report=report)
         return ran.returncode, ran.stdout
 
     (tmp_path / "empty").mkdir()
