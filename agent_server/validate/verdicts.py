@@ -94,7 +94,7 @@ def read_usable(lines: Path, keys: Mapping[str, str]) -> list[Verdict]:
     repeats: dict[tuple[str, int, str], list[Verdict]] = {}
     for verdict in _read(lines):
         repeats.setdefault((verdict.task_id, verdict.repeat, verdict.key), []).append(verdict)
-    usable = []
+    usable: list[Verdict] = []
     for (task_id, _, key), verdicts in repeats.items():
         is_complete = verdicts[-1].case == GOLD and not any(verdict.error for verdict in verdicts)
         if keys.get(task_id) == key and is_complete:
