@@ -90,7 +90,8 @@ def restore(task: Task, sandbox: Sandbox, before: Snapshot, changed: Iterable[st
 while IFS= read -rd '' folder; do
   if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi
 done <{BACKUP}.folders
-xargs -0 -r rm -rf -- <{BACKUP}.changed && tar --null --no-unquote -xf {BACKUP}.tar -T {BACKUP}.back
+xargs -0 -r rm -rf -- <{BACKUP}.changed || exit 1
+[ ! -s {BACKUP}.back ] || tar --null --no-unquote -xf {BACKUP}.tar -T {BACKUP}.back  # without names: all
 """
     run_checked(sandbox, task, script, cwd=REPOSITORY)
 
@@ -124,7 +125,7 @@ if sort -z {PATCHED}.changed | comm -z -23 - {PATCHED}.known | grep -qz .
 then echo 'a file is not named by the patch'; exit 1; fi
 xargs -0 -r rm -rf -- <{PATCHED}.changed
 sort -z {PATCHED}.changed >{PATCHED}.sorted; sort -z {PATCHED}.list | comm -z -12 - {PATCHED}.sorted >{PATCHED}.back
-tar --null --no-unquote -xf {PATCHED}.tar -T {PATCHED}.back
+[ ! -s {PATCHED}.back ] || tar --null --no-unquote -xf {PATCHED}.tar -T {PATCHED}.back  # without names: all
 """
     run_checked(sandbox, task, script, cwd=REPOSITORY)
 

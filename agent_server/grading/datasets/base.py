@@ -170,8 +170,20 @@ def parse_test_ids(value: Any) -> tuple[str, ...]:
 
 
 def files_of_tests(tests: Iterable[str]) -> tuple[str, ...]:
-    """The files in pytest's ids: the part before `::`."""
-    return tuple(sorted({test.split("::")[0] for test in tests if "::" in test}))
+    """The files in pytest's ids: the part before `::`. The file of a docstring's doctest is the code that it documents,
+    no file of tests."""
+    return tuple(sorted({test.split("::")[0] for test in tests if "::" in test and not is_doctest(test)}))
+
+
+def is_doctest(test: str) -> bool:
+    """Whether pytest's id is that of a docstring's doctest: `pkg/mod.py::pkg.mod.function`. A test function may have
+    the name of its file, so a name without a dot is taken for one."""
+    file, _, name = test.partition("::")
+    if not file.endswith(".py") or "::" in name or "." not in name.partition("[")[0]:
+        return False
+    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
+    modules = (".".join(parts[start:]) for start in range(len(parts)))
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def run_checked(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent_server.grading import repository
-from agent_server.grading.datasets.base import TestRun
+from agent_server.grading.datasets.base import TestRun, files_of_tests, is_doctest
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import grade
 from agent_server.grading.placement import FreshSandbox
@@ -92,6 +92,19 @@ def test_r2e_compares_passed_failed_and_error_alone(grading_bench):
         assert dataset.resolved(task, dataset.outcomes(task, TestRun("", 0, RunReport(tests, fault="")))), other
     tests = (reported("r2e_tests/test_1.py::test_a", "SKIPPED"),)
     assert not dataset.resolved(task, dataset.outcomes(task, TestRun("", 0, RunReport(tests, fault=""))))
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("pkg/mod.py::pkg.mod.double", True), ("src/pkg/mod.py::pkg.mod.C.method", True), ("mod.py::mod.double", True),
+        ("pkg/__init__.py::pkg.double", True), ("tests/test_total.py::test_total", False),
+        ("tests/test_a.py::test_a[1.5]", False), ("tests/test_a.py::TestA::test_b", False),
+        ("guide.rst::guide.rst", False),
+    ],
+)  # fmt: skip
+def test_the_file_of_a_doctest_is_no_test_file(test, expected):
+    assert is_doctest(test) == expected and (files_of_tests([test]) == ()) == expected
 
 
 def test_the_worse_of_two_tests_with_one_name_counts(grading_bench):
