@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_server.agents.base import Agent
 from agent_server.config import Settings
-from agent_server.grading import repository
+from agent_server.grading import canary, repository
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.outcomes import failing
@@ -65,11 +65,16 @@ def _verdict(
     dataset: Dataset, task: Task, repeat: int, conditions: Conditions, case: str, patch: str, *, expected: bool
 ) -> Verdict:
     started = time.monotonic()
+    settings, submission = conditions.settings, (dataset, task, patch)
+    # Attacks always meet the canary run; gold does where the server makes one.
+    with_canary = case != GOLD or settings.canary != "off"
+    config = GradingConfig(settings.grading_timeout_s, settings.protected_paths, canary=with_canary)
     try:
         with _sandbox(task, conditions) as sandbox:
-            found = grade(
-                dataset, task, patch, sandbox, FreshSandbox(), GradingConfig(conditions.settings.grading_timeout_s)
-            )
+            found = grade(*submission, sandbox, FreshSandbox(), config)
+        if canary.is_due(found, config):
+            with _sandbox(task, conditions) as sandbox:
+                found = canary.confirm(*submission, sandbox, FreshSandbox(), config, found)
     except Exception as failure:  # as above
         seconds = time.monotonic() - started
         return _without_grade(task, case, repeat, conditions, failure, seconds, expected=expected)
@@ -86,7 +91,7 @@ def _verdict(
         log="" if as_expected else found.log,
         failing=() if as_expected else failing(found.fail_to_pass, found.pass_to_pass),
         limit=found.limit,
-        setting=setting_of_limit(found.limit, conditions.settings),
+        setting=setting_of_limit(found.limit, settings),
     )
 
 

@@ -113,8 +113,9 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     settings = conditions.settings
     image = apptainer.image_path(settings.sif_dir, task.image_name)
     sandbox = (settings.setup_command, settings.sandbox_network, settings.binds, settings.sandbox_limits)
+    grading = (settings.grading_timeout_s, settings.protected_paths, settings.canary)
     attacks = (hostile.fingerprint(), tuple(conditions.attacks))  # a new attack must meet every row
-    return digest(row, dataset, image, *attacks, *sandbox, sandbox_env(conditions.agent), settings.grading_timeout_s)
+    return digest(row, dataset, image, *attacks, *sandbox, sandbox_env(conditions.agent), *grading)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_server.grading.canary import FORGED
 from agent_server.validate.verdicts import Verdict
 from client.atomic_write import write_text
 
@@ -50,14 +51,14 @@ class ValidationReport:
 
     def show(self, path: Path) -> None:
         """Print the table, the failures and the path of the file."""
-        head = f"{'graded':>7} {'resolved':>9} {'no grade':>9} {'not applicable':>15} {'expected':>9} {'median s':>9}"
-        print(f"\n{'case':35} {head}")
+        columns = f"{'graded':>7} {'resolved':>9} {'forged':>7} {'no grade':>9} {'not applicable':>15}"
+        print(f"\n{'case':35} {columns} {'expected':>9} {'median s':>9}")
         for case, line in self.cases.items():
             share = f"{100 * line['resolved'] / line['graded']:.0f}%" if line["graded"] else "-"
             expected = "100%" if line["expected"] else "0%"
             print(
-                f"{case:35} {line['graded']:7} {share:>9} {line['no_grade']:9} {line['not_applicable']:15}"
-                f" {expected:>9} {line['median_seconds']:9.2f}"
+                f"{case:35} {line['graded']:7} {share:>9} {line['forged']:7} {line['no_grade']:9}"
+                f" {line['not_applicable']:15} {expected:>9} {line['median_seconds']:9.2f}"
             )
         for case, reasons in self.not_applicable.items():
             for reason, task_ids in reasons.items():
@@ -94,12 +95,14 @@ def summarize(verdicts: Iterable[Verdict]) -> ValidationReport:
 
 
 def _line(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """One line of the table. `graded`: submissions that were to be graded; `no_grade`: those of them without one."""
+    """One line of the table. `graded`: submissions that were to be graded; `forged`: those of them that only the canary
+    run kept from a reward; `no_grade`: those without a grade."""
     made = [verdict for verdict in verdicts if not verdict.not_applicable]
     return {
         "graded": len(made),
         "resolved": sum(verdict.resolved is True for verdict in made),
         "no_grade": sum(verdict.resolved is None for verdict in made),
+        "forged": sum(verdict.status == FORGED for verdict in made),
         "not_applicable": len(verdicts) - len(made),
         "expected": verdicts[0].expected,
         "median_seconds": sorted(verdict.seconds for verdict in made)[len(made) // 2] if made else 0.0,
