@@ -13,7 +13,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 INSIDE = Path(__file__).parent / "inside"
-PARTS = ("pytest_runner", "unittest_runner", "sympy_runner")
+PARTS = ("pytest_runner", "pytest_marks", "unittest_runner", "sympy_runner")
 # The folders whose .pth files a Python reads at its start. `pkgs` is conda's store of unpacked packages.
 FIND = r"""find / -xdev -maxdepth 9 \( -path /proc -o -path /sys -o -path /dev -o -path /usr/share \
 -o -path /usr/include -o -path /usr/src -o -name pkgs -o -name .git -o -name node_modules -o -name __pycache__ \) \

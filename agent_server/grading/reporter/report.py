@@ -28,8 +28,9 @@ class ReportedTest:
     `runner`: pytest, unittest or sympy. `file`: relative to the repository, or absolute outside of it. `name`: within
     the file for pytest, else the runner's own. `printed`: as the runner prints it: for pytest the node id relative to
     its root, for unittest `test_x (pkg.Class)`. `description`: a unittest docstring's first line, which replaces the
-    name in the output. `defined_in`, `skipped_in`: the file of the test's code, and the one whose code skipped or
-    xfailed it ("" for a mark), both as `file` is. `path`: of the file, absolute.
+    name in the output. `defined_in`: the file of the test's code. `skipped_in`: the file of the repository whose code
+    skipped or xfailed it, or made the mark that did; "" where there is none, "?" for a mark of unknown origin. `path`:
+    of the file, absolute.
     """
 
     runner: str
@@ -81,7 +82,7 @@ class RunReport:
 
 
 def _judged(test: ReportedTest, changed: Collection[str]) -> ReportedTest:
-    excused = test.outcome in ("SKIPPED", "XFAIL") and test.skipped_in in changed
+    excused = test.outcome in ("SKIPPED", "XFAIL") and test.skipped_in in {*changed, "?"}
     planted = test.outcome in ("PASSED", "SKIPPED", "XFAIL") and test.defined_in in changed
     return replace(test, outcome="FAILED") if excused or planted and test.kind != DOCTEST else test
 
@@ -217,12 +218,19 @@ def _relative(path: str, repository: str) -> str:
     return os.path.normpath(path).removeprefix(f"{repository}/") if path else ""
 
 
+def _innermost(files: str, repository: str) -> str:
+    """The first of the files, one per line, that lies in the repository: code of runners and of installed packages acts
+    for its caller. "?" stands for itself."""
+    below = (path for path in files.split("\n") if path == "?" or path.startswith(f"{repository}/"))
+    return next((_relative(path, repository) for path in below if "/site-packages/" not in path), "")
+
+
 def _merged(sessions: Iterable[_Session], repository: str) -> tuple[ReportedTest, ...]:
     """Each test once, with its worst outcome and files relative to the repository."""
     worst: dict[tuple[str, str, str, str], ReportedTest] = {}
     for found in (test for session in sessions for test in session.tests):
-        files = (_relative(path, repository) for path in (found.file, found.defined_in, found.skipped_in))
-        file, defined_in, skipped_in = files
+        file, defined_in = (_relative(path, repository) for path in (found.file, found.defined_in))
+        skipped_in = _innermost(found.skipped_in, repository)
         test = replace(found, file=file, defined_in=defined_in, skipped_in=skipped_in, path=found.file)
         key = (test.runner, test.file, test.name, test.printed)
         known = worst.get(key)

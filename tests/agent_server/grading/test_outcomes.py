@@ -99,6 +99,6 @@ def test_failing_lists_only_the_tests_that_do_not_count():
 
 def test_parsers_import_no_heavy_package():
     """Workers are forked thousands of times; SWE-bench's harness alone takes a second to import."""
-    modules = "agent_server.grading.reports.junit, agent_server.grading.run_tests, agent_server.grading.reward"
+    modules = "agent_server.grading.canary, agent_server.grading.run_tests, agent_server.grading.reward"
     script = f"import sys, {modules}; assert not {{'swebench', 'docker', 'datasets'}} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], timeout=60).returncode == 0

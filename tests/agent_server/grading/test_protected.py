@@ -110,7 +110,8 @@ def test_no_name_hides_a_protected_file(grading_bench, folder):
         swesmith,
         f"mkdir {where} && {PLANT_CONFTEST} >{where}/conftest.py && echo 'def test_x(): pass' >{where}/test_x.py",
     )
-    assert not lost.resolved and lost.touched == (f"./{folder}/conftest.py",), lost.touched
+    # The second one is no protected name: it was collected.
+    assert not lost.resolved and lost.touched == (f"./{folder}/conftest.py", f"./{folder}/test_x.py"), lost.touched
     assert solved.resolved, solved.log
 
 

@@ -6,7 +6,7 @@ Invariant: outcomes are those that pytest itself logs. Every pytest from 3 to 9 
 import os
 import sys
 
-ORIGIN = "_reporter_origin"  # attribute of a report: the file that skipped or xfailed the test, "" for a mark
+ORIGIN = "_reporter_origin"  # attribute of a report: the files whose code skipped or xfailed the test
 
 
 def patch(config_module, recorder, tools):
@@ -21,13 +21,6 @@ def patch(config_module, recorder, tools):
             self.register(plugin_class(), "%s.%d" % (__name__, id(self)))
 
     manager.__init__ = __init__
-
-
-def _runner_folders():
-    """Folders of pytest, pluggy and unittest: code there belongs to the runner."""
-    modules = [sys.modules.get(name) for name in ("_pytest", "pytest", "pluggy", "unittest")]
-    files = [getattr(module, "__file__", None) for module in modules]
-    return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files if file and "__init__" in file)
 
 
 def _path(node):
@@ -119,21 +112,22 @@ def _plugin_class(hookimpl, recorder, tools):
 
 
 def _origin(item, raised, tools):
-    """The file whose code skipped or xfailed the test; "" where a mark did."""
-    if raised is None:
-        return ""
-    skip_test = getattr(sys.modules.get("unittest"), "SkipTest", None)
+    """The files of the code that skipped or xfailed the test, or that made the mark which did, the innermost first."""
+    unittest = sys.modules.get("unittest")
+    skip_test = getattr(unittest, "SkipTest", None)
     outcomes = sys.modules.get("_pytest.outcomes") or sys.modules.get("_pytest.runner")
-    control = [getattr(outcomes, name).Exception for name in ("skip", "xfail") if hasattr(outcomes, name)]
-    if not isinstance(raised.value, tuple(control + [skip_test] * bool(skip_test))):
-        return ""  # any other exception of a test that is marked as xfail
-    file = tools.innermost_file(raised.value.__traceback__, _runner_folders())
-    if not file and hasattr(item, "addSkip") and isinstance(raised.value, control[0]):
-        # Of a unittest.TestCase that raised SkipTest, pytest raises a skip of its own.
+    skip, xfail = (getattr(getattr(outcomes, name, None), "Exception", None) for name in ("skip", "xfail"))
+    value = raised.value if raised is not None else None
+    control = tuple(kind for kind in (skip, xfail, skip_test) if kind)
+    files = tools.files_of_traceback(value.__traceback__) if isinstance(value, control) else ""
+    if hasattr(item, "addSkip") and not isinstance(value, skip_test or ()):
+        # A unittest.TestCase: pytest raises a skip or xfail of its own in place of what the test raised.
         method, test_class = getattr(item, "obj", None), getattr(item, "cls", None)
-        marked = getattr(method, "__unittest_skip__", False) or getattr(test_class, "__unittest_skip__", False)
-        file = "" if marked else getattr(skip_test, "reporter_origin", "")
-    return file
+        what = "skip" if skip and isinstance(value, skip) else "expecting_failure"
+        return tools.files_of_unittest_mark(unittest, what, method, test_class) or files
+    names = ("xfail",) if not (skip and isinstance(value, (skip, skip_test or skip))) else ("skip", "skipif")
+    marks = [item.get_closest_marker(name) for name in names] if hasattr(item, "get_closest_marker") else []
+    return "\n".join([files] + [getattr(mark, "reporter_files", "") for mark in marks if mark is not None])
 
 
 def _fail_after_pass(item, tools):

@@ -13,10 +13,14 @@ import time
 
 RUNNERS = {
     "_pytest.config": "pytest_runner",
+    "_pytest.mark.structures": "pytest_marks",
     "unittest": "unittest_runner",
     "sympy.testing.runtests": "sympy_runner",
     "sympy.utilities.runtests": "sympy_runner",
 }
+
+
+_FILES = {}  # file name of code -> its absolute path, "" where there is no such file
 
 
 class Recorder:
@@ -78,25 +82,43 @@ class Recorder:
         return "\t".join(ascii(part)[1:-1] for part in key) in self.canary
 
 
-def innermost_file(traceback, runners):
-    """File of the innermost frame that is not below one of the folders `runners`; "" where there is none."""
-    path = ""
+def files_of_traceback(traceback):
+    """The files of a traceback's frames, the innermost first, one per line."""
+    frames = []
     while traceback is not None:
-        file = os.path.abspath(traceback.tb_frame.f_code.co_filename)
-        if not file.startswith(runners):
-            path = file
+        frames.append(traceback.tb_frame)
         traceback = traceback.tb_next
-    return path
+    return _existing_files(reversed(frames))
 
 
-def calling_file(frame, runners):
-    """File of the first frame, from `frame` outwards, that is not below one of the folders `runners`; else ""."""
+def files_of_callers(frame):
+    """The files of a frame and of those that called it, one per line."""
+    frames = []
     while frame is not None:
-        file = os.path.abspath(frame.f_code.co_filename)
-        if not file.startswith(runners):
-            return file
+        frames.append(frame)
         frame = frame.f_back
-    return ""
+    return _existing_files(frames)
+
+
+def _existing_files(frames):
+    """Code made by `exec` has no file; its caller has one."""
+    files = []
+    for frame in frames:
+        name = frame.f_code.co_filename
+        if name not in _FILES:
+            _FILES[name] = os.path.abspath(name) if os.path.exists(name) else ""
+        if _FILES[name] and _FILES[name] not in files:
+            files.append(_FILES[name])
+    return "\n".join(files)
+
+
+def files_of_unittest_mark(unittest, what, *holders):
+    """The files of the code that put the mark `__unittest_WHAT__` on a test or its class; for a skip without a mark, of
+    the code that made the last SkipTest. "?" for a mark that no decorator of unittest made."""
+    for holder in holders:
+        if getattr(holder, "__unittest_%s__" % what, False):
+            return getattr(holder, "reporter_files_" + what, "?")
+    return getattr(unittest.SkipTest, "reporter_files", "") if what == "skip" else ""
 
 
 def defining_file(function):

@@ -24,7 +24,6 @@ def patch(module, recorder, tools):
     if reporter is None or hasattr(reporter, "reporter_patched"):
         return
     reporter.reporter_patched = True
-    folders = (os.path.dirname(os.path.abspath(module.__file__)) + os.sep,)
     state = {"session": None, "file": "", "test": None}
 
     def before(name, action):
@@ -53,7 +52,7 @@ def patch(module, recorder, tools):
             function = state["test"]
             if function is not None and state["session"]:
                 file = tools.defining_file(function)
-                origin = tools.innermost_file(sys.exc_info()[2], folders) if outcome in ("SKIPPED", "XFAIL") else ""
+                origin = tools.files_of_traceback(sys.exc_info()[2]) if outcome in ("SKIPPED", "XFAIL") else ""
                 recorder.write(state["session"], "function", function.__name__, state["file"], file, outcome, origin)
 
         return action

@@ -18,25 +18,45 @@ OUTCOMES = {
 
 def patch(unittest, recorder, tools):
     """Let results, runners and skips report."""
-    folders = (os.path.dirname(os.path.abspath(unittest.__file__)) + os.sep,)
     sessions = []  # of this process, the present one last
-    _record_skips(unittest, tools, folders)
+    _record_skips(unittest, tools)
     _record_sessions(unittest, recorder, sessions)
     _record_outcomes(unittest, recorder, tools, sessions)
     if recorder.canary is not None:
-        _fail_after_pass(unittest, recorder, tools, sessions)
+        _fail_after_pass(unittest, recorder, sessions, tools)
 
 
-def _record_skips(unittest, tools, folders):
-    """Remember which file made the last SkipTest: its traceback does not reach the result."""
-    skip = unittest.SkipTest
+def _record_skips(unittest, tools):
+    """Remember the files that made the last SkipTest, whose traceback does not reach the result, and those that
+    decorate a test."""
+    skip_test = unittest.SkipTest
 
     def __init__(self, *arguments):
         Exception.__init__(self, *arguments)
-        skip.reporter_origin = tools.calling_file(sys._getframe(1), folders)
+        skip_test.reporter_files = tools.files_of_callers(sys._getframe(1))
 
-    skip.__init__ = __init__
-    skip.reporter_origin = ""
+    skip_test.__init__ = __init__
+    skip_test.reporter_files = ""
+
+    def remembering(original, what):
+        def decorate(argument):
+            files = tools.files_of_callers(sys._getframe(1))
+
+            def mark(test):
+                setattr(test, "reporter_files_" + what, files)
+                return test
+
+            made = original(argument)
+            if hasattr(made, "__unittest_%s__" % what):
+                return mark(made)
+            return lambda test: mark(made(test))
+
+        return decorate
+
+    for name, what in (("skip", "skip"), ("expectedFailure", "expecting_failure")):
+        decorator = remembering(getattr(unittest, name), what)
+        setattr(unittest, name, decorator)
+        setattr(unittest.case, name, decorator)
 
 
 def _record_sessions(unittest, recorder, sessions):
@@ -77,8 +97,7 @@ def _record_outcomes(unittest, recorder, tools, sessions):
 
     def recording(original, outcome):
         def record(self, test, *details):
-            origin = _skip_origin(unittest, test) if outcome == "SKIPPED" else ""
-            write(test, outcome, origin)
+            write(test, outcome, _origin(unittest, tools, test, outcome))
             return original(self, test, *details)
 
         return record
@@ -95,15 +114,17 @@ def _record_outcomes(unittest, recorder, tools, sessions):
     result_class.addSubTest = add_subtest
 
 
-def _skip_origin(unittest, test):
-    """The file that raised SkipTest; "" where a decorator skips the test or its class."""
-    method = getattr(test, getattr(test, "_testMethodName", ""), None)
-    if getattr(type(test), "__unittest_skip__", False) or getattr(method, "__unittest_skip__", False):
+def _origin(unittest, tools, test, outcome):
+    """The files of the code that skipped the test or expects its failure, the innermost first."""
+    what = {"SKIPPED": "skip", "XFAIL": "expecting_failure"}.get(outcome)
+    if what is None:
         return ""
-    return unittest.SkipTest.reporter_origin
+    test = getattr(test, "test_case", test)  # of a sub-test
+    method = getattr(test, getattr(test, "_testMethodName", ""), None)
+    return tools.files_of_unittest_mark(unittest, what, method, type(test))
 
 
-def _fail_after_pass(unittest, recorder, tools, sessions):
+def _fail_after_pass(unittest, recorder, sessions, tools):
     """Run the selected tests only, and let each fail after it has passed."""
     case, result_class = unittest.TestCase, unittest.TestResult
     original_run, original_start = case.run, result_class.startTest

@@ -47,7 +47,7 @@ def test_where_a_test_was_skipped(files, run_reported):
     found = {test.name: test.skipped_in for test in run.report.tests}
     own, package = "test_it.py", "pkg.py"
     assert found == {
-        "test_mark": "", "test_known": "", "TestUnit::test_decorated": "", "TestUnit::test_expected": "",
+        "test_mark": own, "test_known": own, "TestUnit::test_decorated": own, "TestUnit::test_expected": own,
         "test_own_skip": own, "test_own_xfail": own, "TestUnit::test_own": own,
         "test_pkg_skip": package, "test_pkg_xfail": package, "test_pkg_unittest": package,
         "TestUnit::test_pkg": package, "TestUnit::test_pkg_pytest": package,
@@ -58,7 +58,7 @@ def test_where_unittest_skipped_a_test(files, run_reported):
     files(pkg=PACKAGE, test_it="import unittest, pkg\n" + TESTS[TESTS.index("class TestUnit") :])
     run = run_reported("unittest", "test_it")
     found = {test.name.rpartition(".")[2]: test.skipped_in for test in run.report.tests if test.outcome == "SKIPPED"}
-    assert found == {"test_own": "test_it.py", "test_pkg": "pkg.py", "test_decorated": ""}
+    assert found == {"test_own": "test_it.py", "test_pkg": "pkg.py", "test_decorated": "test_it.py"}
 
 
 @pytest.mark.parametrize("module", ["pytest", "unittest"])
