@@ -65,7 +65,7 @@ class Settings(BaseModel):
     agent_config: str = Field("tools", description="configuration of mini: `text`, `tools`, or a YAML file")
     dataset: str = Field(
         "auto",
-        description="format of the rows: auto (by columns), r2e, swebench, swesmith, eval_script, or MODULE:CLASS",
+        description="format of the rows: auto (by columns), a name of docs/datasets.md (swebench), or MODULE:CLASS",
     )
     exclude: Path | None = Field(
         None, description="report of `python -m agent_server validate`; rows that failed there are left out"

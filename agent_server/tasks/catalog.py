@@ -106,13 +106,17 @@ class _File:
 
     def _index(self, path: Path, excluded: frozenset[str]) -> None:
         faults = []
-        for number, row in enumerate(self.rows.scan(self.dataset.read_columns, self.dataset.text_columns)):
+        unused = sorted(self.dataset.unused_columns)
+        texts = (*self.dataset.text_columns, *unused)
+        for number, row in enumerate(self.rows.scan(self.dataset.read_columns, texts)):
             row = self._with_image(row)
             task_id = self.dataset.task_id(row)
             if task_id in excluded:
                 continue
             try:
                 fault = self.dataset.reason_ungradable(row) if task_id else "it has no instance_id"
+                if not fault and (filled := next((name for name in unused if row.get(name)), "")):
+                    fault = f"its {filled} says how to grade it, and {self.dataset.name} does not use that"
                 if not fault and PROBLEM in self.dataset.text_columns and not row.get(PROBLEM):
                     fault = f"its {PROBLEM} is empty"
             except (ValueError, TypeError) as unreadable:

@@ -91,7 +91,12 @@ def _scan_column(column: pa.Array, is_text: bool) -> list[Any]:
     if is_text and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return [PRESENT if length else "" for length in pc.binary_length(column).to_pylist()]
     values = column.to_pylist()
-    return [PRESENT if value else "" for value in values] if is_text else values
+    return [_presence(value) for value in values] if is_text else values
+
+
+def _presence(value: Any) -> str:
+    """PRESENT or "". pandas writes NaN for a missing text."""
+    return PRESENT if value and value == value else ""
 
 
 class JsonRows:
@@ -112,9 +117,7 @@ class JsonRows:
                 if line.strip():
                     self._offsets.append(offset)
                     row = _parse(line, f"{self._path} line {number}")
-                    yield {name: row.get(name) for name in columns} | {
-                        name: PRESENT if row.get(name) else "" for name in texts
-                    }
+                    yield {name: row.get(name) for name in columns} | {name: _presence(row.get(name)) for name in texts}
                 offset += len(line)
 
     def read(self, number: int) -> dict[str, Any]:

@@ -19,6 +19,12 @@ from client.errors import GraderError
 REPOSITORY = "/testbed"  # in every image, or made so by `set_up`
 SETUP_TIMEOUT_S = 300.0
 GOLD_PATCH = "/tmp/.fix.patch"
+# Columns of known datasets that say how a row is graded.
+GRADING_COLUMNS = frozenset({
+    "test_cmd", "test_cmds", "test_command", "test_commands", "test_framework", "rebuild_cmds", "print_cmds",
+    "install_config", "eval_script", "eval_type", "log_parser", "parser", "run_script", "parser_script",
+    "before_repo_set_cmd", "selected_test_files_to_run", "expected_output_json",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Dataset:
 
     `identifying_columns`: rows that have all of these are of this kind. `read_columns`: read of every row at the start.
     `text_columns`: large ones, of which at the start only their presence is read. `task_columns`: go with the task.
+    `unused_columns`: a row that fills one of these is refused, since the class would grade it in another way than its
+    author says.
     """
 
     name: ClassVar[str] = ""
@@ -50,6 +58,7 @@ class Dataset:
     read_columns: ClassVar[tuple[str, ...]] = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd")
     text_columns: ClassVar[tuple[str, ...]] = ("problem_statement",)
     task_columns: ClassVar[tuple[str, ...]] = ("test_cmd",)
+    unused_columns: ClassVar[frozenset[str]] = frozenset()
 
     def preload(self, task: Task) -> None:
         """Import slow packages that such a task needs. Called in the process that forks workers."""

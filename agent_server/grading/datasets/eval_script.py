@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.base import GRADING_COLUMNS, Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS
 from agent_server.grading.datasets.swebench_parsers import names_of_tests, parse_log, parsers
 from agent_server.grading.reporter.report import ReportedTest
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
@@ -27,6 +28,7 @@ class EvalScript(Dataset):
     read_columns = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
     text_columns = ("problem_statement", "eval_script")
     task_columns = ("eval_script", "log_parser", "base_commit", "repo", "version")
+    unused_columns = GRADING_COLUMNS - {"eval_script", "log_parser"}
 
     def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         if not row.get("eval_script"):
@@ -53,7 +55,7 @@ class EvalScript(Dataset):
         return (*super().test_files(task), "tests", "test")
 
     def test_script(self, task: Task) -> str:
-        return task.row["eval_script"]
+        return f"{STOP_WHERE_A_PATCH_FAILS}\n{task.row['eval_script']}"
 
     def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
         parser = task.row["log_parser"]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_server.grading.datasets.base import GOLD_PATCH, REPOSITORY, Dataset, run_checked, text
+from agent_server.grading.datasets.base import GOLD_PATCH, GRADING_COLUMNS, REPOSITORY, Dataset, run_checked, text
 from agent_server.grading.reporter.report import ReportedTest
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -33,6 +33,7 @@ class R2E(Dataset):
     read_columns = ("docker_image", "commit_hash", "instance_id", "expected_output_json")
     text_columns = ("problem_statement",)
     task_columns = ("expected_output_json", "commit_hash")
+    unused_columns = GRADING_COLUMNS - {"expected_output_json"}
 
     def reason_ungradable(self, row: Mapping[str, Any]) -> str:
         if not self.image(row):

@@ -13,11 +13,18 @@ from agent_server.grading.datasets.base import Dataset
 from agent_server.grading.datasets.eval_script import EvalScript
 from agent_server.grading.datasets.r2e import R2E
 from agent_server.grading.datasets.swebench import SweBench
+from agent_server.grading.datasets.swebench_live import SweBenchLive
+from agent_server.grading.datasets.swebench_multilingual import SweBenchMultilingual
+from agent_server.grading.datasets.swebench_pro import SweBenchPro
+from agent_server.grading.datasets.swerebench import SweRebench
+from agent_server.grading.datasets.swerebench_v2 import SweRebenchV2
 from agent_server.grading.datasets.swesmith import SweSmith
 from client.errors import ConfigError
 
 AUTO = "auto"
-DATASETS: tuple[type[Dataset], ...] = (R2E, SweBench, SweSmith, EvalScript)  # tried in this order
+DATASETS: tuple[type[Dataset], ...] = (  # tried in this order
+    R2E, SweBenchPro, SweRebenchV2, SweRebench, SweBenchLive, SweBenchMultilingual, SweBench, SweSmith, EvalScript,
+)  # fmt: skip
 BY_NAME = {kind.name: kind for kind in DATASETS}
 # Names of Dataset in 0.1.0. A class that still has them would be used without its overrides: its hidden tests, say,
 # would lie open to the agent.

@@ -5,18 +5,16 @@ here. Parsing, report and resolution are the official package's.
 Invariant: what the official harness calls resolved is resolved here, unless pytest's own report contradicts the log.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from agent_server.grading.datasets.base import Dataset, TestRun, parse_test_ids, text
-from agent_server.grading.datasets.row_test_patch import applied_patches, check_fits
-from agent_server.grading.datasets.swebench_parsers import (
-    names_of_tests,
-    parse_log,
-    parser_names_by_repository,
-    parsers,
-)
-from agent_server.grading.datasets.swebench_scripts import eval_script
+from agent_server.grading.datasets.base import GRADING_COLUMNS, Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS, applied_patches, check_fits
+from agent_server.grading.datasets.swebench_parsers import is_pythons, names_of_tests, parse_log, parsers
+from agent_server.grading.datasets.swebench_scripts import eval_script, reason_unknown
+from agent_server.grading.datasets.swebench_specifications import specification
 from agent_server.grading.outcomes import short_unittest_id
 from agent_server.grading.patches import paths_in
 from agent_server.grading.reporter.report import ReportedTest
@@ -24,18 +22,33 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
+END_MARKER = re.compile(r"^((?::|echo) '>>>>> End Test Output'.*)$", re.MULTILINE)
+DEFAULT_PARSER = "parse_log_pytest"  # of repositories that no harness knows
+
 
 class SweBench(Dataset):
+    """`apply_options`: of the `git apply` of the test patch."""
+
     name = "swebench"
     identifying_columns = frozenset(
         {"instance_id", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"}
     )
-    read_columns = (
+    read_columns: ClassVar[tuple[str, ...]] = (
         "instance_id", "image", "image_name", "repo", "version", "base_commit", "FAIL_TO_PASS", "log_parser",
-        "eval_type",
+        "eval_type", "image_assets",
     )  # fmt: skip
-    text_columns = ("problem_statement", "test_patch", "eval_script")
-    task_columns = ("repo", "version", "base_commit", "test_patch", "eval_script", "log_parser", "eval_type")
+    text_columns: ClassVar[tuple[str, ...]] = ("problem_statement", "test_patch", "eval_script")
+    task_columns: ClassVar[tuple[str, ...]] = (
+        "repo",
+        "version",
+        "base_commit",
+        "test_patch",
+        "eval_script",
+        "log_parser",
+        "eval_type",
+    )
+    unused_columns = GRADING_COLUMNS - {"eval_script", "log_parser", "eval_type"}
+    apply_options: ClassVar[str] = ""
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
         return super().recognises(row) and bool(row.get("base_commit"))
@@ -47,31 +60,49 @@ class SweBench(Dataset):
             return "its base_commit is empty"
         if not row.get("eval_script") and not row.get("test_patch"):
             return "it has neither an eval_script nor a test_patch to make one of"
+        if not row.get("eval_script") and (unknown := reason_unknown(row)):
+            return unknown
         if (parser := text(row.get("log_parser"))) and parser not in parsers():
             return f"swebench has no log_parser {parser!r}"
-        return ""
+        if _image_assets(row).get("test_patch"):
+            return "its tests need the files in image_assets, which are fetched from the network"
+        return self.reason_unconfirmed(self.parser(row))
+
+    def reason_unconfirmed(self, parser: str) -> str:
+        """Why outcomes that this parser reads cannot be trusted; "" where they can."""
+        if is_pythons(parser):
+            return ""
+        return (
+            f"{parser} reads what a runner prints that cannot report in another way; set"
+            " AGENT_SERVER_DATASET=swebench_multilingual to trust printed output"
+        )
 
     def image(self, row: Mapping[str, Any]) -> str:
         """The row's, or the name under which SWE-bench and SWE-Gym publish it."""
         if named := text(row.get("image")) or text(row.get("image_name")):
             return named
         instance = text(row.get("instance_id")).lower()
-        if self._is_gym(row):
+        known = specification(text(row.get("repo")))
+        if not text(row.get("log_parser")) and (known is None or known.gym):
             return f"xingyaoww/sweb.eval.x86_64.{instance.replace('__', '_s_')}:latest"
         return f"swebench/sweb.eval.x86_64.{instance.replace('__', '_1776_')}:latest"
 
-    @staticmethod
-    def _is_gym(row: Mapping[str, Any]) -> bool:
-        """SWE-Gym's rows have the columns of SWE-bench's old rows, and other repositories."""
-        return not text(row.get("log_parser")) and text(row.get("repo")) not in parser_names_by_repository()
+    def parser(self, row: Mapping[str, Any]) -> str:
+        """The name of the parser of the row's log."""
+        known = specification(text(row.get("repo")))
+        return text(row.get("log_parser")) or (known.log_parser if known else DEFAULT_PARSER)
+
+    def make_script(self, row: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+        """The evaluation script of a row without one. `columns`: those of the task."""
+        return eval_script(columns)
 
     def task(self, row: Mapping[str, Any]) -> Task:
         task = super().task(row)
         columns = task.row
-        if not columns["log_parser"]:
-            columns["log_parser"] = parser_names_by_repository().get(columns["repo"], "parse_log_pytest")
-        columns["eval_type"] = columns["eval_type"] or "pass_and_fail"
-        columns["eval_script"] = columns["eval_script"] or eval_script(columns)
+        known = specification(columns["repo"])
+        columns["log_parser"] = self.parser(row)
+        columns["eval_type"] = columns["eval_type"] or (known.eval_type if known else "pass_and_fail")
+        columns["eval_script"] = columns["eval_script"] or self.make_script(row, columns)
         return task
 
     def preload(self, task: Task) -> None:
@@ -81,7 +112,7 @@ class SweBench(Dataset):
         """The patches that the evaluation script applies, or else the row's test patch, must fit the base commit."""
         patches = list(applied_patches(task.row["eval_script"])) or [task.row["test_patch"]]
         for patch in filter(None, patches):
-            check_fits(task, sandbox, patch, task.row["base_commit"])
+            check_fits(task, sandbox, patch, task.row["base_commit"], self.apply_options)
 
     def test_files(self, task: Task) -> tuple[str, ...]:
         """The files of the test patch; the evaluation script restores and patches them."""
@@ -89,9 +120,11 @@ class SweBench(Dataset):
 
     def test_script(self, task: Task) -> str:
         """The evaluation script, with the test command's own exit status recorded as the harness does."""
-        from swebench.harness.utils import parse_eval_script, record_test_exit_code
+        from swebench.harness.constants import TEST_EXIT_CODE, TEST_EXIT_CODE_VAR
 
-        return "\n".join(["set -uxo pipefail", *record_test_exit_code(parse_eval_script(task.row["eval_script"]))])
+        record = rf'{TEST_EXIT_CODE_VAR}=$?\n\1\necho "{TEST_EXIT_CODE}: ${TEST_EXIT_CODE_VAR}"'
+        script = END_MARKER.sub(record, task.row["eval_script"], count=1)
+        return f"{STOP_WHERE_A_PATCH_FAILS}\nset -uxo pipefail\n{script}"
 
     def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
         """In the form of the row's parser, which may cut or shorten what the runner prints."""
@@ -128,6 +161,14 @@ class SweBench(Dataset):
         eval_type = EvalType(task.row["eval_type"]) if trusted else EvalType.PASS_AND_FAIL
         report = get_eval_tests_report(dict(outcomes), gold, eval_type=eval_type)
         return get_resolution_status(report) == ResolvedStatus.FULL.value
+
+
+def _image_assets(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Binary files by the patch that they belong to, as SWE-bench Multimodal's rows name them."""
+    assets = row.get("image_assets")
+    if isinstance(assets, str) and assets.strip():
+        assets = json.loads(assets)
+    return assets if isinstance(assets, dict) else {}
 
 
 def _raise_on_broken_environment(task: Task, log: str) -> None:

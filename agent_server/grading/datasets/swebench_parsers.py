@@ -1,6 +1,11 @@
-"""swebench's log parsers by name, imported on first use: the package takes a second to import."""
+"""Log parsers by name, imported on first use: swebench's, which takes a second, and `MODULE:FUNCTION` of others.
 
-from collections.abc import Iterable, Mapping, Sequence
+Invariant: a row names swebench's parsers only. A module's is named by the class of its dataset.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from agent_server.grading.reporter.report import ReportedTest
@@ -18,20 +23,27 @@ def parsers() -> Mapping[str, Any]:
     return PARSER_REGISTRY
 
 
-def parser_names_by_repository() -> Mapping[str, str]:
-    """The names of the parsers for SWE-bench's Python repositories."""
-    from swebench.harness.log_parsers.python import MAP_REPO_TO_PARSER_PY
-
-    return {repository: parser.__name__ for repository, parser in MAP_REPO_TO_PARSER_PY.items()}
-
-
 def parse_log(parser: str, log: str, spec: Any) -> dict[str, str]:
-    """Outcome by test id, by swebench's parser of that name. Empty where the parser fails: the tests printed the
-    log."""
+    """Outcome by test id, by the parser of that name. Empty where the parser fails: the tests printed the log."""
     try:
-        return parsers()[parser](log, spec)
-    except (LookupError, ValueError, AttributeError, TypeError):
+        return _parser(parser)(log, spec)
+    except (ImportError, LookupError, ValueError, AttributeError, TypeError):
         return {}
+
+
+def is_importable(parser: str) -> bool:
+    """Whether there is a parser `MODULE:FUNCTION`."""
+    try:
+        return callable(_parser(parser))
+    except (ImportError, LookupError, AttributeError):
+        return False
+
+
+def is_pythons(parser: str) -> bool:
+    """Whether it is swebench's parser of a runner of Python's, which can report outcomes itself."""
+    from swebench.harness.log_parsers import python
+
+    return parser in parsers() and parsers()[parser].__module__ == python.__name__
 
 
 def names_in_parser_form(parser: str, names: Iterable[str], spec: Any = None) -> dict[str, str]:
@@ -42,8 +54,7 @@ def names_in_parser_form(parser: str, names: Iterable[str], spec: Any = None) ->
     parser reads no passed test, or several, from its line. All are where the parser reads none of the forms in
     PASSED_LINES.
     """
-    form = next((line for line in PASSED_LINES if _passed_name(parser, line.format(PROBE), spec)), None)
-    if form is None:
+    if not (form := _passed_line(parser)):
         return {}
     found = ((name, _passed_name(parser, form.format(name), spec)) for name in names)
     return {name: parsed for name, parsed in found if parsed}
@@ -62,3 +73,18 @@ def _passed_name(parser: str, line: str, spec: Any) -> str:
     """The only test in the line, if it has passed; else ""."""
     outcomes = parse_log(parser, line, spec)
     return next(iter(outcomes)) if list(outcomes.values()) == [PASSED] else ""
+
+
+@cache
+def _passed_line(parser: str) -> str:
+    """The form of PASSED_LINES that the parser reads; "" for none."""
+    return next((line for line in PASSED_LINES if _passed_name(parser, line.format(PROBE), None)), "")
+
+
+def _parser(name: str) -> Callable[[str, Any], dict[str, str]]:
+    module, _, attribute = name.rpartition(":")
+    if not module:
+        return parsers()[name]
+    found = importlib.import_module(module)
+    parse = getattr(found, "NAME_TO_PARSER", {}).get(attribute) or getattr(found, attribute)
+    return lambda log, spec: parse(log)

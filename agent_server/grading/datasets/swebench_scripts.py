@@ -1,65 +1,85 @@
-"""Evaluation scripts for rows without one: older rows of SWE-bench, and SWE-Gym's.
+"""Evaluation scripts for rows without one: older rows of SWE-bench and SWE-Gym, and datasets that name their commands.
 
-The commands are those of SWE-bench 4's and SWE-Gym's specifications.
+Invariant: line by line what the official harness of the row's time ran, but for the lines that only print (`git
+status`, `git show`, `git diff`), and the number of pip's retries: sandboxes have no network by default.
 """
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.grading.datasets.row_test_patch import apply_command
-from agent_server.grading.patches import paths_in
+from agent_server.grading.datasets.swebench_specifications import PYTHON, Commands, specification
+from agent_server.grading.patch_files import file_changes
 
-# swebench's NON_TEST_EXTS
+# swebench's NON_TEST_EXTS, and its pattern for the names of files, which also finds them inside of hunks.
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
-ACTIVATE = "source /opt/miniconda3/bin/activate\nconda activate testbed\ncd /testbed"
-DJANGO = "./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1"
-COMMANDS = {  # of repositories that do not run `pytest -rA`
-    "astropy/astropy": "pytest -rA -vv -o console_output_style=classic --tb=no",
-    "django/django": DJANGO,
-    "mwaskom/seaborn": "pytest --no-header -rA",
-    "scikit-learn/scikit-learn": "pytest --no-header -rA --tb=no -p no:cacheprovider",
-    "sphinx-doc/sphinx": "tox --current-env -epy39 -v --",
-    "sympy/sympy": "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' bin/test -C --verbose",
-    "getmoto/moto": "pytest -n0 -rA",
-    "dask/dask": "pytest -n0 -rA --color=no",
-    "bokeh/bokeh": "pytest -rA -n0",
-    "modin-project/modin": "pytest -n0 -rA",
-    "conan-io/conan": "pytest -n0 -rA",
-    "pandas-dev/pandas": "pytest -rA --tb=long",
-    "facebookresearch/hydra": "pytest -rA --tb=long",
-    "iterative/dvc": "pytest -rA --tb=short",
-    "pydantic/pydantic": "pytest -rA --tb=short -vv -o console_output_style=classic --no-header",
-}
+DIRECTIVE = re.compile(r"diff --git a/.* b/(.*)")
+MYPY_CASE = re.compile(r"\[case ([^\]]+)\]")
+START_OUTPUT, END_OUTPUT = ">>>>> Start Test Output", ">>>>> End Test Output"
+START, END = f": '{START_OUTPUT}'", f": '{END_OUTPUT}'"  # printed by `set -x`
+ACTIVATE = ("source /opt/miniconda3/bin/activate", "conda activate testbed")
+UNKNOWN = Commands(test=("pytest -rA",))  # of repositories that no harness knows
+# pip waits half a minute for each package that it cannot find without a network.
+FEW_RETRIES = 'kept_retries=${PIP_RETRIES-}; export PIP_RETRIES="${PIP_RETRIES:-0}"'
+OWN_RETRIES = '[ -n "$kept_retries" ] || unset PIP_RETRIES'
+
+
+def reason_unknown(row: Mapping[str, str]) -> str:
+    """Why no script can be made for the row; "" where one can."""
+    if (known := specification(row["repo"])) is None or row["version"] in known.commands:
+        return ""
+    return f"it has no eval_script, and the harness knows no test command of {row['repo']} {row['version'] or None!r}"
 
 
 def eval_script(row: Mapping[str, str]) -> str:
-    """The script for an older row: apply the test patch, run the repository's command on its files, restore them."""
-    files = paths_in(row["test_patch"])
-    tests = [file for file in files if not file.endswith(NOT_TESTS)]
-    command = COMMANDS.get(row["repo"], "pytest -rA")
-    if command is DJANGO:
-        tests = [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in tests]
-    restore = f"git checkout {row['base_commit']} -- " + " ".join(map(shlex.quote, files))
-    restore = f"{restore} 2>/dev/null || true"  # files that the patch creates are not in the commit
-    return "\n".join(
-        [
-            ACTIVATE,
-            restore,
-            apply_command(row["test_patch"]),
-            ": '>>>>> Start Test Output'",
-            f"{command} {' '.join(map(shlex.quote, tests))}",
-            ": '>>>>> End Test Output'",
-            restore,
-        ]
-    )
+    """The script for a row with `repo`, `version`, `base_commit` and `test_patch`."""
+    known = specification(row["repo"])
+    commands = known.commands[row["version"]] if known else UNKNOWN
+    if known and known.language != PYTHON:
+        return script_of_commands(row, commands)
+    return python_script(row, commands)
+
+
+def python_script(row: Mapping[str, str], commands: Commands) -> str:
+    """The script of Python's rows: the one test command runs on the files of the test patch."""
+    install = [FEW_RETRIES, commands.install, OWN_RETRIES] if commands.install else []
+    before = [*ACTIVATE, f"cd {REPOSITORY}", *commands.setup, *_repository(), *ACTIVATE, *install]
+    return _script(row, before, [_with_directives(commands.test[0], row)])
+
+
+def script_of_commands(row: Mapping[str, str], commands: Commands) -> str:
+    """The script of other languages' rows, whose test commands are complete."""
+    return _script(row, [f"cd {REPOSITORY}", *_repository()], commands.test, build=commands.build)
+
+
+def test_directives(repository: str, patch: str) -> list[str]:
+    """The files of the test patch, as the harness gives them to the test command of a Python repository."""
+    files = [file for file in DIRECTIVE.findall(patch) if not file.endswith(NOT_TESTS)]
+    if repository.lower() != "django/django":
+        return files
+    return [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in files]
 
 
 def test_command(script: str) -> str:
     """The part of an evaluation script between the markers of the test output; the whole script without them."""
     lines = script.splitlines()
-    markers = [
-        number
-        for number, line in enumerate(lines)
-        if ">>>>> Start Test Output" in line or ">>>>> End Test Output" in line
-    ]
+    markers = [number for number, line in enumerate(lines) if START_OUTPUT in line or END_OUTPUT in line]
     return "\n".join(lines[markers[0] + 1 : markers[1]]) if len(markers) == 2 else script
+
+
+def _script(row: Mapping[str, str], before: Iterable[str], tests: Iterable[str], build: Iterable[str] = ()) -> str:
+    old_files = [change.old for change in file_changes(row["test_patch"]) if change.old]
+    restore = f"git checkout {row['base_commit']} {shlex.join(old_files)}" if old_files else ":"
+    return "\n".join([*before, restore, apply_command(row["test_patch"]), *build, START, *tests, END, restore])
+
+
+def _repository() -> tuple[str, str]:
+    return f"git config --global --add safe.directory {REPOSITORY}", f"cd {REPOSITORY}"
+
+
+def _with_directives(command: str, row: Mapping[str, str]) -> str:
+    if row["repo"].lower() == "python/mypy":  # its tests are cases in data files, selected by name
+        return f'{command} "{" or ".join(MYPY_CASE.findall(row["test_patch"]))}"'
+    return " ".join([command, *map(shlex.quote, test_directives(row["repo"], row["test_patch"]))])

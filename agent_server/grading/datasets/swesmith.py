@@ -12,7 +12,17 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from agent_server.grading.datasets.base import REPOSITORY, Dataset, TestRun, parse_test_ids, run_checked, text
+from agent_server.grading.datasets.base import (
+    GRADING_COLUMNS,
+    REPOSITORY,
+    Dataset,
+    TestRun,
+    files_of_tests,
+    parse_test_ids,
+    run_checked,
+    text,
+)
+from agent_server.grading.patches import paths_in
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -28,6 +38,7 @@ class SweSmith(Dataset):
     read_columns = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd", "repo")
     text_columns = ("problem_statement", "patch")
     task_columns = ("test_cmd", "patch", "repo")
+    unused_columns = GRADING_COLUMNS - {"test_cmd"}
 
     def recognises(self, row: Mapping[str, Any]) -> bool:
         return super().recognises(row) and not row.get("base_commit")
@@ -58,13 +69,20 @@ class SweSmith(Dataset):
 
     def hidden_paths(self, task: Task) -> tuple[str, ...]:
         """The files of the failing tests, as SWE-smith's own branches leave them out."""
-        return tuple(sorted({test.split("::")[0] for test in task.fail_to_pass if "::" in test}))
+        return self._without_source(task, files_of_tests(task.fail_to_pass))
+
+    def test_files(self, task: Task) -> tuple[str, ...]:
+        return self._without_source(task, super().test_files(task))
+
+    def _without_source(self, task: Task, files: tuple[str, ...]) -> tuple[str, ...]:
+        """Without the files in which the bug is: the agent must see and change them, whatever tests they hold."""
+        return tuple(file for file in files if file not in paths_in(task.row.get("patch", "")))
 
     def test_script(self, task: Task) -> str:
         if task.row["test_cmd"]:
             return task.row["test_cmd"]
-        files = " ".join(map(shlex.quote, self.test_files(task)))
-        return f"{_registry().get(_profile_name(_as_row(task))).test_cmd} {files}"
+        files = {test.split("::")[0] for test in (*task.fail_to_pass, *task.pass_to_pass) if "::" in test}
+        return f"{_registry().get(_profile_name(_as_row(task))).test_cmd} {shlex.join(sorted(files))}"
 
     def trusts_printed_output(self, task: Task) -> bool:
         """The official profile's parser, for repositories in other languages than Python."""

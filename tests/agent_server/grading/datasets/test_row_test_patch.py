@@ -53,14 +53,15 @@ def run_script(folder, script):
 
 
 @pytest.mark.parametrize("before, after", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("options", ["", "--recount --whitespace=nowarn"])
 @pytest.mark.parametrize("without_last_newline", [False, True])
-def test_a_patch_reaches_git_byte_for_byte(tmp_path, before, after, without_last_newline):
+def test_a_patch_reaches_git_byte_for_byte(tmp_path, before, after, without_last_newline, options):
     folder = tmp_path / "repository"
     folder.mkdir()
     patch = changed_repository(folder, before, after)
-    if without_last_newline:
+    if without_last_newline and not (options and "GIT binary" in patch):
         patch = patch.removesuffix("\n")
-    script = f"{apply_command(patch)}\necho applied: $?\n"
+    script = f"{apply_command(patch, options)}\necho applied: $?\n"
     done = run_script(folder, script)
     assert done.stdout == "applied: 0\n", done.stderr
     assert ((folder / "file").read_bytes() if (folder / "file").exists() else None) == after
