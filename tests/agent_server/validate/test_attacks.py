@@ -8,7 +8,7 @@ import pytest
 
 from agent_server.grading import patches, repository
 from agent_server.grading.datasets.eval_script import EvalScript
-from agent_server.grading.datasets.swebench_parsers import parse_log, parser_names_by_repository
+from agent_server.grading.datasets.swebench_parsers import is_pythons, parse_log, parsers
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 from agent_server.grading.reports.unittest_output import parse_unittest_output
 from agent_server.sandboxes import apptainer
@@ -169,7 +169,7 @@ def test_an_attack_fools_a_naive_judge(judged, name):
 
 def test_passes_are_printed_in_the_form_of_every_parser():
     pytest_ids = ["tests/test_a.py::test_x", "tests/test_a.py::T::test_y[a-1]"]
-    ids = {name: pytest_ids for name in {*parser_names_by_repository().values(), "parse_log_pytest"}}
+    ids = {name: pytest_ids for name in parsers() if is_pythons(name)}
     ids["parse_log_django"] = ["test_x (pkg.tests.T)", "test_x (pkg.tests.T.test_x)", "A docstring, with (words)."]
     ids["parse_log_sympy"] = ["test_x", "test_y"]
     for parser, tests in ids.items():
