@@ -4,6 +4,7 @@ Invariant: grading sees only the submission. Tests that could not be run raise; 
 """
 
 import math
+import re
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ class GradingConfig:
     partial_rewards: bool = False
 
 
+TEST_MODULE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
 MAX_RUNS = 3  # of the tests; each after the first restores test files that the one before has found changed
 
 
@@ -173,7 +175,10 @@ def _planted(dataset: Dataset, task: Task, run: TestRun, policy: protected_snaps
     if policy == "allow":
         names = dataset.test_names(task, tests)
         tests = tuple(tests[position] for position in select_named(names, (*task.fail_to_pass, *task.pass_to_pass)))
-    return {test.file for test in tests if test.kind != DOCTEST and test.file}
+    files = {test.file for test in tests if test.kind != DOCTEST and test.file}
+    if not run.report.is_whole and policy != "allow":  # a module that ends the process reports no test
+        files |= {module for module in run.report.modules if TEST_MODULE.search(module)}
+    return files
 
 
 def _canary_keys(dataset: Dataset, task: Task, run: TestRun) -> frozenset[str]:

@@ -60,9 +60,11 @@ class ReportedTest:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The tests of all runners that the script started. `fault`: why the report is not whole; "" where it is."""
+    """The tests of all runners that the script started. `modules`: every module in which pytest looked for tests, as
+    ReportedTest.file. `fault`: why the report is not whole; "" where it is."""
 
     tests: tuple[ReportedTest, ...] = ()
+    modules: frozenset[str] = frozenset()
     fault: str = NO_RUNNER
 
     @property
@@ -99,6 +101,7 @@ class _Session:
     closed: bool = False
     items: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # node id -> file, kind, file of its code
     tests: list[ReportedTest] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -125,12 +128,13 @@ def parse_report(lines: str, script_pid: int, repository: str) -> RunReport:
             continue
     counted = [session for session in sessions.values() if _counts(session, sessions.values(), script_pid)]
     tests = _merged(counted, repository)
+    modules = frozenset(_relative(path, repository) for session in counted for path in session.modules)
     mains = [session for session in counted if session.kind == "main"]
     if not mains:
         faults = [fields[2] for fields in events if fields[1] == "fault" and len(fields) == 3]
-        return RunReport(tests, f"the reporter failed: {faults[0]:.300}" if faults else NO_RUNNER)
+        return RunReport(tests, modules, f"the reporter failed: {faults[0]:.300}" if faults else NO_RUNNER)
     torn = next((session for session in mains if not session.closed), None)
-    return RunReport(tests, f"{torn.runner} (pid {torn.pid}) did not end its session" if torn else "")
+    return RunReport(tests, modules, f"{torn.runner} (pid {torn.pid}) did not end its session" if torn else "")
 
 
 def _unescape(line: str) -> list[str]:
@@ -166,6 +170,8 @@ def _apply(session: _Session, event: str, fields: list[str]) -> None:
     elif event == "item":
         node, path, kind, defined = fields
         session.items[node] = (path, kind, defined)
+    elif event == "module":
+        session.modules.append(fields[0])
     elif event == "collect":
         node, outcome = fields
         outcome = "SKIPPED" if outcome == "skipped" else "ERROR"

@@ -146,6 +146,13 @@ def test_tests_that_a_submission_adds_do_not_run(shape):
     assert solved.resolved, solved.log
 
 
+def test_a_test_file_that_the_agent_left_behind_ends_no_run(shape):
+    graded = shape(write(checks__test_a_dot_py=TEST), "python3 -m pytest", ["checks/test_a.py::test_total"])
+    for left in ("import os; os._exit(0)", "raise SystemExit(0)", "import not_there"):
+        solved = graded(f"{SOLVE}; echo '{left}' >test_repro.py")
+        assert solved.resolved and solved.touched == ("./test_repro.py",), (left, solved.fault, solved.log)
+
+
 def test_doctests_of_a_changed_file_are_no_planted_tests(shape):
     """Their file is the code that the task is about."""
     setup = write(calc__doc_dot_py='def double(x):\n    """\n    >>> double(2)\n    4\n    """\n    return x\n')

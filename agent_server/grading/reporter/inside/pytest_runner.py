@@ -68,6 +68,11 @@ def _plugin_class(hookimpl, recorder, tools):
                     defined = tools.defining_file(getattr(item, "obj", None))
                     recorder.write(self._session, "item", item.nodeid, _path(item), type(item).__name__, defined)
 
+        def pytest_collectstart(self, collector):
+            with recorder:
+                if type(collector).__name__ == "Module":
+                    recorder.write(self._session, "module", _path(collector))
+
         def pytest_collectreport(self, report):
             with recorder:
                 if report.outcome != "passed":
