@@ -53,7 +53,7 @@ def run_tests(
             f" drop the row. They printed: {log[-LOG_TAIL_CHARACTERS:]}"
         )
     script_pid = int(result.output.split()[0]) if result.output.split() else 0
-    report = parse_report(lines, script_pid, REPOSITORY)
+    report = parse_report(lines, script_pid, REPOSITORY, reporter.secret)
     return TestRun(log=log, returncode=result.returncode, report=report, limit=result.limit)
 
 

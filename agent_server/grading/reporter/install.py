@@ -23,20 +23,21 @@ FIND = r"""find / -xdev -maxdepth 9 \( -path /proc -o -path /sys -o -path /dev -
 
 class Reporter:
     """The reporter of one run in a grading sandbox. `canary`: keys of the tests that a canary run repeats; None for an
-    ordinary run."""
+    ordinary run. `secret`: of the checksums of its lines."""
 
     def __init__(self, task: Task, sandbox: Sandbox, canary: Collection[str] | None = None):
         self._task, self._sandbox, self._canary = task, sandbox, canary
         self._name = f"r{secrets.token_hex(8)}"
         self._folder = f"/tmp/.{secrets.token_hex(8)}"
         self._environments = f"{self._folder}.environments"
+        self.secret = secrets.token_hex(16)
 
     def install(self) -> None:
         """Raises GraderError where an environment of the image cannot be written."""
         source = f"{self._folder}.source"
         folders = f"mkdir -p {source}/{self._name} && mkdir -m 1777 {self._folder}"
         self._run(f"{folders} && {{ {FIND} >{self._environments}; true; }}")
-        start = (INSIDE / "start.py").read_text() + f'\n\nstart("{self._folder}")\n'
+        start = (INSIDE / "start.py").read_text() + f'\n\nstart("{self._folder}", "{self.secret}")\n'
         files = {f"{self._name}/__init__.py": start, f"{self._name}.pth": f"import {self._name}\n"}
         files |= {f"{self._name}/{part}.py": (INSIDE / f"{part}.py").read_text() for part in PARTS}
         for path, content in files.items():

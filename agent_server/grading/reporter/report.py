@@ -6,6 +6,7 @@ not by another test. Of several outcomes of one test the worst counts.
 
 import codecs
 import os
+import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -108,13 +109,14 @@ class _Session:
         return self.ancestors[0]
 
 
-def parse_report(lines: str, script_pid: int, repository: str) -> RunReport:
+def parse_report(lines: str, script_pid: int, repository: str, secret: str) -> RunReport:
     """The report from the reporter's lines. `script_pid`: of the test script, as processes in the sandbox see it.
     `repository`: the absolute path below which files are named relative to it.
 
-    The code under test can write to the reporter's files. Lines that are not the reporter's are ignored.
+    `secret`: of the checksums. The code under test can write to the reporter's files: where a line was added, changed
+    or removed, the report is not whole.
     """
-    events = [fields for line in islice(lines.splitlines(), MAX_LINES) if len(fields := _unescape(line)) >= 2]
+    events, is_changed = _read(lines, secret)
     sessions: dict[str, _Session] = {}
     # The files of forked processes may come before that of the process which began the session.
     for fields in sorted(events, key=lambda fields: EVENT_ORDER.get(fields[1], len(EVENT_ORDER))):
@@ -133,8 +135,27 @@ def parse_report(lines: str, script_pid: int, repository: str) -> RunReport:
     if not mains:
         faults = [fields[2] for fields in events if fields[1] == "fault" and len(fields) == 3]
         return RunReport(tests, modules, f"the reporter failed: {faults[0]:.300}" if faults else NO_RUNNER)
+    if is_changed:
+        return RunReport(tests, modules, "something else wrote to the report")
     torn = next((session for session in mains if not session.closed), None)
     return RunReport(tests, modules, f"{torn.runner} (pid {torn.pid}) did not end its session" if torn else "")
+
+
+def _read(lines: str, secret: str) -> tuple[list[list[str]], bool]:
+    """The fields of each line of the reporter, without those of its bookkeeping; whether something else wrote there."""
+    events = []
+    numbers: dict[str, list[int]] = {}
+    is_changed = False
+    for line in islice(lines.split("\n"), MAX_LINES):
+        content, _, checksum = line.rpartition("\t")
+        fields = _unescape(content)
+        if checksum == str(zlib.crc32((secret + content).encode(errors="replace"))) and len(fields) >= 4:
+            numbers.setdefault(fields[0], []).append(int(fields[1]))
+            events.append(fields[2:])
+        else:
+            is_changed |= bool(line)
+    has_gap = any(sorted(found) != list(range(len(found))) for found in numbers.values())
+    return events, is_changed or has_gap
 
 
 def _unescape(line: str) -> list[str]:

@@ -13,6 +13,8 @@ from agent_server.grading.reporter.install import INSIDE, PARTS
 from agent_server.grading.reporter.report import RunReport, parse_report
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 
+SECRET = "secret"
+
 
 @dataclass
 class Run:
@@ -40,7 +42,7 @@ def run_reported(tmp_path, tmp_path_factory):
         folder, lines = tmp_path_factory.mktemp("reporter"), tmp_path_factory.mktemp("lines")
         package = folder / "reporter_under_test"
         package.mkdir()
-        start = (INSIDE / "start.py").read_text() + f"\nstart({str(lines)!r})\n"
+        start = (INSIDE / "start.py").read_text() + f"\nstart({str(lines)!r}, {SECRET!r})\n"
         (package / "__init__.py").write_text(start)
         # In an image a .pth file does this.
         (folder / "sitecustomize.py").write_text("import reporter_under_test\n")
@@ -54,7 +56,7 @@ def run_reported(tmp_path, tmp_path_factory):
         output, _ = done.communicate(timeout=120)
         text = "".join(path.read_text() for path in sorted(lines.glob("[0-9]*")))
         # Not text=True, for which a carriage return would end a line.
-        return Run(output.decode(), parse_report(text, done.pid, str(tmp_path)), done.returncode)
+        return Run(output.decode(), parse_report(text, done.pid, str(tmp_path), SECRET), done.returncode)
 
     return run
 

@@ -1,6 +1,5 @@
 """Canary runs: honest work keeps its grade, forged outcomes lose theirs."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -72,5 +71,4 @@ def test_a_session_has_its_canary_run(own_server, model, sandbox):
     view = server.run(model, [FIX])
     assert (view.status, view.reward) == ("completed", 1.0), view
     assert view.grade and view.grade["canary"] == "passed"
-    ended = [json.loads(line) for line in (server.work_dir / "events.jsonl").read_text().splitlines()][-1]
-    assert ended["seconds"]["canary"] > 0 and ended["grade_status"] == "graded"
+    assert view.seconds["canary"] > 0 and view.grade["canary_seconds"] > 0

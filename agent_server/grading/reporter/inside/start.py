@@ -4,9 +4,11 @@ It patches a test runner when the runner is imported, and appends what the runne
 Invariant: the run is the row's own. No variable, option, plugin entry or file of the repository is added, and a fault
 of the reporter is recorded, not raised.
 
-A line holds fields separated by tabs, each escaped as Python escapes strings: session, event, and the event's own.
+A line holds fields separated by tabs, each escaped as Python escapes strings: the process, the number of the line in
+it, session, event, the event's own, and a checksum with the run's secret. A file that something else wrote to shows.
 """
 
+import binascii
 import os
 import sys
 import time
@@ -27,8 +29,9 @@ class Recorder:
     """Writes the events of this process and of those it forks. `canary`: keys of the tests that the canary run repeats;
     None in an ordinary run."""
 
-    def __init__(self, folder):
-        self._folder = folder
+    def __init__(self, folder, secret):
+        self._folder, self._secret = folder, secret
+        self._pid, self._process, self._lines = 0, "", None  # of the process that wrote last, and its line numbers
         self._open = []  # sessions of this process that have not ended
         self._count = 0
         self.canary = None
@@ -53,11 +56,16 @@ class Recorder:
 
     def write(self, session, event, *fields):
         """Append one line. The file is opened anew, so that no descriptor of it is open while tests run."""
-        line = "\t".join(ascii(str(field))[1:-1] for field in (session, event) + fields) + "\n"
-        path = "%s/%d" % (self._folder, os.getpid())
+        if self._pid != os.getpid():  # the first line, or the first one after a fork
+            self._pid, self._lines = os.getpid(), iter(range(1 << 60))
+            self._process = "%d.%d" % (self._pid, int(time.time() * 1e6))
+        fields = (self._process, next(self._lines), session, event) + fields
+        line = "\t".join(ascii(str(field))[1:-1] for field in fields)
+        checksum = binascii.crc32((self._secret + line).encode("ascii")) & 0xFFFFFFFF
+        path = self._folder + "/" + self._process
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            os.write(descriptor, line.encode("ascii"))
+            os.write(descriptor, ("%s\t%d\n" % (line, checksum)).encode("ascii"))
         finally:
             os.close(descriptor)
 
@@ -207,9 +215,9 @@ def _ancestors():
     return pids
 
 
-def start(folder):
+def start(folder, secret):
     """Watch for runners in this process."""
-    recorder = Recorder(folder)
+    recorder = Recorder(folder, secret)
     sys.meta_path.insert(0, _Finder(recorder))
     for name in RUNNERS:
         if name in sys.modules:

@@ -1,12 +1,14 @@
 """Reports joined from the reporter's lines: which sessions count, and when a report is whole."""
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.grading.reporter.report import RunReport, parse_report
 
-SCRIPT = 10
+SCRIPT, SECRET = 10, "s"
 
 
 def session(
@@ -22,8 +24,18 @@ def session(
     return "\n".join([*lines, f"{name}\tclose"] if end else lines) + "\n"
 
 
+def signed(lines: str) -> str:
+    """The lines as one process writes them."""
+    numbered = [f"p\t{number}\t{line}" for number, line in enumerate(lines.splitlines())]
+    return "".join(f"{line}\t{zlib.crc32(f'{SECRET}{line}'.encode())}\n" for line in numbered)
+
+
+def parse(lines: str) -> RunReport:
+    return parse_report(signed(lines), SCRIPT, "/testbed", SECRET)
+
+
 def outcomes(*sessions: str) -> dict[str, str]:
-    report = parse_report("".join(sessions), SCRIPT, "/testbed")
+    report = parse("".join(sessions))
     return {test.id: test.outcome for test in report.tests} if report.is_whole else {}
 
 
@@ -50,7 +62,7 @@ def test_a_process_that_left_the_scripts_tree_does_not_count():
 
 
 def test_a_session_that_did_not_end_vouches_for_nothing():
-    torn = parse_report(session("a", 20, SCRIPT, end=False) + session("b", 21, SCRIPT), SCRIPT, "/testbed")
+    torn = parse(session("a", 20, SCRIPT, end=False) + session("b", 21, SCRIPT))
     assert not torn.is_whole and torn.was_started and torn.fault == "pytest (pid 20) did not end its session"
 
 
@@ -63,7 +75,7 @@ def test_workers_of_xdist_report_for_their_controller():
 
 
 def test_nothing_is_reported_by_nothing():
-    report = parse_report("", SCRIPT, "/testbed")
+    report = parse("")
     assert report == RunReport() and not report.is_whole and not report.was_started
 
 
@@ -76,7 +88,7 @@ def test_what_the_submission_defines_or_skips_has_failed(field, outcome):
         lines = lines.replace("Function\t/testbed/t.py", "Function\t/testbed/pkg/core.py")
     else:
         lines = lines.replace(f"{outcome}\t", f"{outcome}\t/testbed/pkg/core.py")
-    report = parse_report(lines, SCRIPT, "/testbed")
+    report = parse(lines)
     assert [test.outcome for test in report.without_forged({"pkg/core.py"}).tests] == ["FAILED"]
     assert report.without_forged({"pkg/other.py"}) == report
 
@@ -88,4 +100,20 @@ FIELDS = st.sampled_from(
 
 @given(st.text() | st.lists(st.lists(FIELDS).map("\t".join)).map("\n".join))
 def test_any_lines_are_read(lines):
-    parse_report(lines, SCRIPT, "/testbed")
+    parse_report(lines, SCRIPT, "/testbed", SECRET)
+    parse(lines)
+
+
+def test_a_report_that_was_changed_is_not_whole():
+    lines = signed(session("a", 20, SCRIPT, outcome="failed"))
+    first, *rest = lines.splitlines(keepends=True)
+    changed = (
+        lines.replace("failed", "passed"),
+        f"{first}{first}{''.join(rest)}",
+        first + "".join(rest[1:]),
+        lines + "x\n",
+    )
+    for text in changed:
+        report = parse_report(text, SCRIPT, "/testbed", SECRET)
+        assert report.fault == "something else wrote to the report", text
+    assert parse_report(lines, SCRIPT, "/testbed", SECRET).is_whole
