@@ -76,6 +76,7 @@ SETS_UP_AND_SERVES = (
 TRAINS = "sets up the machine and trains for minutes; tests/trainer/test_launch.py runs `python -m trainer run`"
 IS_THE_SUITE = "runs the test suite itself"
 IS_LINT = "scripts/test.sh runs it before the tests"
+NEEDS_REAL_ROWS = "needs a file of the dataset's rows, a Debian mirror and PyPI"
 IS_A_BENCH = "measures for minutes on an idle machine"
 NOT_RUN = {
     "bash scripts/run_train.sh": TRAINS,
@@ -95,6 +96,10 @@ NOT_RUN = {
     " AGENT_SERVER_PORT=8600 bash scripts/serve_agents.sh": SETS_UP_AND_SERVES,
     "R2E_DATA_PATH=rows.jsonl R2E_SIF_DIR=/data/images bash scripts/serve_agents.sh": SETS_UP_AND_SERVES,
     "apptainer build my__fizz__1.sif docker-daemon:my/fizz:1": "needs Docker",
+    ".venv/bin/python -m scripts.swebench_images swebench_verified.jsonl /data/real": NEEDS_REAL_ROWS,
+    ".venv/bin/python -m agent_server validate --tasks /data/real/rows.jsonl --images /data/real/images": (
+        NEEDS_REAL_ROWS
+    ),
     ".venv/bin/python -m scripts.bench.sandbox": IS_A_BENCH,
     ".venv/bin/python -m scripts.bench.agent_server": IS_A_BENCH,
     ".venv/bin/python -m scripts.bench.queue": IS_A_BENCH,
