@@ -31,6 +31,9 @@ bash "$here/install.sh" "$packages"
 if [ "$purpose" != agents ]; then
   bash "$here/demo/image.sh" "$root/.venv/bin/python" "$cache/demo"
 fi
+if [ "$purpose" = test ]; then
+  bash "$here/reference_wheel.sh" "$root/.venv/bin/python" "$cache"
+fi
 if [ "$purpose" = train ]; then
   TQDM_DISABLE=1 "$root/.venv/bin/python" -m setup.demo.model
 fi

@@ -60,7 +60,8 @@ class SweBench(Dataset):
             return "its base_commit is empty"
         if not row.get("eval_script") and not row.get("test_patch"):
             return "it has neither an eval_script nor a test_patch to make one of"
-        if not row.get("eval_script") and (unknown := reason_unknown(row)):
+        unknown = reason_unknown(text(row.get("repo")), text(row.get("version")))
+        if unknown and not row.get("eval_script"):
             return unknown
         if (parser := text(row.get("log_parser"))) and parser not in parsers():
             return f"swebench has no log_parser {parser!r}"

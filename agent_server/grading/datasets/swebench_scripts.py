@@ -20,17 +20,18 @@ MYPY_CASE = re.compile(r"\[case ([^\]]+)\]")
 START_OUTPUT, END_OUTPUT = ">>>>> Start Test Output", ">>>>> End Test Output"
 START, END = f": '{START_OUTPUT}'", f": '{END_OUTPUT}'"  # printed by `set -x`
 ACTIVATE = ("source /opt/miniconda3/bin/activate", "conda activate testbed")
+REPOSITORY_FOLDER = (f"git config --global --add safe.directory {REPOSITORY}", f"cd {REPOSITORY}")
 UNKNOWN = Commands(test=("pytest -rA",))  # of repositories that no harness knows
 # pip waits half a minute for each package that it cannot find without a network.
 FEW_RETRIES = 'kept_retries=${PIP_RETRIES-}; export PIP_RETRIES="${PIP_RETRIES:-0}"'
 OWN_RETRIES = '[ -n "$kept_retries" ] || unset PIP_RETRIES'
 
 
-def reason_unknown(row: Mapping[str, str]) -> str:
-    """Why no script can be made for the row; "" where one can."""
-    if (known := specification(row["repo"])) is None or row["version"] in known.commands:
+def reason_unknown(repository: str, version: str) -> str:
+    """Why no script can be made for a row of these; "" where one can."""
+    if (known := specification(repository)) is None or version in known.commands:
         return ""
-    return f"it has no eval_script, and the harness knows no test command of {row['repo']} {row['version'] or None!r}"
+    return f"it has no eval_script, and the harness knows no test command of {repository} {version!r}"
 
 
 def eval_script(row: Mapping[str, str]) -> str:
@@ -45,13 +46,17 @@ def eval_script(row: Mapping[str, str]) -> str:
 def python_script(row: Mapping[str, str], commands: Commands) -> str:
     """The script of Python's rows: the one test command runs on the files of the test patch."""
     install = [FEW_RETRIES, commands.install, OWN_RETRIES] if commands.install else []
-    before = [*ACTIVATE, f"cd {REPOSITORY}", *commands.setup, *_repository(), *ACTIVATE, *install]
-    return _script(row, before, [_with_directives(commands.test[0], row)])
+    before = [*ACTIVATE, f"cd {REPOSITORY}", *commands.setup, *REPOSITORY_FOLDER, *ACTIVATE, *install]
+    # Without files it takes the whole repository to its base.
+    restore = f"git checkout {row['base_commit']} {shlex.join(_old_files(row))}"
+    return _script(row, before, restore, [_with_directives(commands.test[0], row)])
 
 
 def script_of_commands(row: Mapping[str, str], commands: Commands) -> str:
     """The script of other languages' rows, whose test commands are complete."""
-    return _script(row, [f"cd {REPOSITORY}", *_repository()], commands.test, build=commands.build)
+    files = _old_files(row)
+    restore = f"git checkout {row['base_commit']} {shlex.join(files)}" if files else 'echo "No test files to reset"'
+    return _script(row, [f"cd {REPOSITORY}", *REPOSITORY_FOLDER], restore, commands.test, commands.build)
 
 
 def test_directives(repository: str, patch: str) -> list[str]:
@@ -62,21 +67,15 @@ def test_directives(repository: str, patch: str) -> list[str]:
     return [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in files]
 
 
-def test_command(script: str) -> str:
-    """The part of an evaluation script between the markers of the test output; the whole script without them."""
-    lines = script.splitlines()
-    markers = [number for number, line in enumerate(lines) if START_OUTPUT in line or END_OUTPUT in line]
-    return "\n".join(lines[markers[0] + 1 : markers[1]]) if len(markers) == 2 else script
-
-
-def _script(row: Mapping[str, str], before: Iterable[str], tests: Iterable[str], build: Iterable[str] = ()) -> str:
-    old_files = [change.old for change in file_changes(row["test_patch"]) if change.old]
-    restore = f"git checkout {row['base_commit']} {shlex.join(old_files)}" if old_files else ":"
+def _script(
+    row: Mapping[str, str], before: Iterable[str], restore: str, tests: Iterable[str], build: Iterable[str] = ()
+) -> str:
     return "\n".join([*before, restore, apply_command(row["test_patch"]), *build, START, *tests, END, restore])
 
 
-def _repository() -> tuple[str, str]:
-    return f"git config --global --add safe.directory {REPOSITORY}", f"cd {REPOSITORY}"
+def _old_files(row: Mapping[str, str]) -> list[str]:
+    """The files of the test patch that are in the base."""
+    return [change.old for change in file_changes(row["test_patch"]) if change.old]
 
 
 def _with_directives(command: str, row: Mapping[str, str]) -> str:
