@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from agent_server.grading import repository
 from agent_server.grading.datasets.row_test_patch import DELIMITER, applied_patches, apply_command
 from client.errors import GraderError
-from tests.agent_server.grading.grading_bench import run
+from tests.agent_server.grading.grading_bench import SOLVE, run
 from tests.agent_server.grading.sample_images import git
 
 # Bytes before and after.
@@ -107,3 +108,58 @@ def test_a_base_that_the_image_lacks_is_the_rows_fault(grading_bench):
     task = replace(bench.task, row=bench.task.row | {"base_commit": "0" * 40})
     with pytest.raises(GraderError, match="0000"):
         bench.dataset.check_base(task, bench.sandbox())
+
+
+APPLY = "git apply <<'END'\n--- a/words.txt\n+++ b/words.txt\n@@ -1 +1 @@\n-old\n+new\nEND\n"
+CHECK = "set -x\ngrep -q 'return sum(numbers)' calc/core.py\nstatus=$?\necho ran\nexit $status\n"
+
+
+@pytest.mark.parametrize(
+    "script, ends_there",
+    [
+        (f"{APPLY}{CHECK}", True),
+        (f"cd /testbed\ncd . && {APPLY}{CHECK}", True),
+        (f"set -uxo pipefail\n{APPLY.replace('git apply', 'git -C . apply -v -')}{CHECK}", True),
+        (f"printf -- '--- a/words.txt\\n+++ b/words.txt\\n@@ -1 +1 @@\\n-old\\n+new\\n' | patch -p1 -f\n{CHECK}", True),
+        (f"{APPLY.replace('git apply', 'git apply --check')}{CHECK}", False),
+        (APPLY.replace("<<'END'", "<<'END' || true") + CHECK, False),
+        (f"if ! {APPLY}then echo no; fi\n{CHECK}", False),
+    ],
+    ids=["plain", "in a list", "with options", "patch", "a check", "ignored", "looked at"],
+)  # fmt: skip
+def test_a_script_ends_where_its_patch_does_not_fit_the_submission(grading_bench, script, ends_there):
+    """Unless it looks at the status itself. The file of the patch is none that is protected."""
+    bench = grading_bench("eval_script")
+    bench.task = replace(bench.task, row=bench.task.row | {"eval_script": script})
+
+    def graded(edit):
+        agents, fresh = bench.sandbox(), bench.sandbox()
+        for sandbox in (agents, fresh):
+            assert run(sandbox, "echo old >words.txt; git add -A").returncode == 0
+        repository.prepare(bench.dataset, bench.task, agents)
+        assert run(agents, edit).returncode == 0
+        return bench.grade(repository.collect_diff(agents), sandbox=fresh)
+
+    fitting, damaged = graded(SOLVE), graded(f"{SOLVE}; echo mine >words.txt")
+    assert fitting.resolved and "\nran\n" in fitting.log, fitting.log
+    assert damaged.resolved is not ends_there and ("\nran\n" in damaged.log) is not ends_there, damaged.log
+    assert ("a patch of the row does not apply to the submission: " in damaged.log) is ends_there
+
+
+@pytest.mark.parametrize("name", ["swebench_old", "swebench_new"])
+def test_no_old_test_runs_where_the_test_patch_does_not_apply(grading_bench, name):
+    """Its file is protected, so only a row without protection can lose it: the script alone is run here."""
+    bench = grading_bench(name)
+    sandbox = bench.sandbox()
+    assert (
+        run(sandbox, "rm -f $(git ls-files | grep /test); echo 'def f(): pass' >calc/new.py; git add -A").returncode
+        == 0
+    )
+    task = replace(
+        bench.task,
+        row=bench.task.row | {"eval_script": bench.task.row["eval_script"].replace("git checkout", ": git checkout")},
+    )
+    sandbox.write_file("/tmp/script", bench.dataset.test_script(task))
+    done = run(sandbox, "bash /tmp/script")
+    assert done.returncode == 1 and "Start Test Output" not in done.output, done.output
+    assert "a patch of the row does not apply to the submission: git apply" in done.output
