@@ -25,6 +25,7 @@
     │   └── OutOfMemory             a worker could not allocate memory
     ├── SandboxError                the sandbox failed, not the command in it
     │   ├── ImageMissing  ImageCorrupt  SandboxStartFailed
+    │   ├── SandboxFileError        a file cannot be written inside, for example for lack of space
     │   └── SandboxDied
     ├── AgentError                  the agent program raised
     │   └── SandboxLimitExceeded    its commands exceeded a sandbox limit; the session ends as completed
@@ -178,6 +179,10 @@ class ImageCorrupt(SandboxError):
 
 class SandboxStartFailed(SandboxError):
     code, transient = "sandbox_start", True
+
+
+class SandboxFileError(SandboxError):
+    code = "sandbox_file"
 
 
 class SandboxDied(SandboxError):

@@ -94,8 +94,8 @@ def apply(submission: str, sandbox: Sandbox) -> tuple[str, str]:
         return "", "the patch changes files of .git"
     failures = []
     for name, command in APPLY_COMMANDS.items():
-        result = sandbox.run(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+        result = sandbox.run_clean(command, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
         if result.returncode == 0:
             return name, ""
-        failures.append(f"{name}: {result.output.strip()[-500:]}")
+        failures.append(f"{name}: {result.message}")
     return "", "\n".join(failures)

@@ -3,6 +3,7 @@
 Invariant: the run is the row's own. Nothing is added to its command, its variables or its repository.
 """
 
+import re
 import secrets
 from collections.abc import Collection
 from pathlib import Path
@@ -52,8 +53,8 @@ def run_tests(
             f"row {task.task_id}: the tests did not end within {timeout_s:g} s; raise AGENT_SERVER_GRADING_TIMEOUT_S or"
             f" drop the row. They printed: {log[-LOG_TAIL_CHARACTERS:]}"
         )
-    script_pid = int(result.output.split()[0]) if result.output.split() else 0
-    report = parse_report(lines, script_pid, REPOSITORY, reporter.secret)
+    printed_pid = re.search(r"^\d+$", result.own_output, re.MULTILINE)  # the environment may make bash print more
+    report = parse_report(lines, int(printed_pid[0]) if printed_pid else 0, REPOSITORY, reporter.secret)
     return TestRun(log=log, returncode=result.returncode, report=report, limit=result.limit)
 
 

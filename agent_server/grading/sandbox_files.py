@@ -1,15 +1,10 @@
 """Reads text files out of a sandbox."""
 
-import base64
-import binascii
-import gzip
-import zlib
-
 from agent_server.grading.datasets.base import SETUP_TIMEOUT_S
 from agent_server.sandboxes.base import Sandbox
 
 MAX_READ_BYTES = 64 * 2**20
-CHUNK_BYTES = 8 * 2**20  # packed
+CHUNK_BYTES = 8 * 2**20  # below the limit of one command's output
 
 
 def read_text(sandbox: Sandbox, path: str) -> str:
@@ -18,17 +13,13 @@ def read_text(sandbox: Sandbox, path: str) -> str:
     Unreadable is empty and no error: the snapshots before the tests are read in the same way, so what fails now was
     broken by the tests. Raises SandboxDied, SandboxLimitExceeded.
     """
-    packed, start = b"", 1
-    try:
-        while True:
-            command = (
-                f"[ -f {path} ] && tail -c {MAX_READ_BYTES} {path} | gzip -c | tail -c +{start}"
-                f" | head -c {CHUNK_BYTES} | base64 -w0"
-            )
-            result = sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
-            chunk = base64.b64decode(result.output) if result.returncode == 0 else b""
-            packed, start = packed + chunk, start + len(chunk)
-            if len(chunk) < CHUNK_BYTES:
-                return gzip.decompress(packed).decode(errors="replace") if packed else ""
-    except (OSError, EOFError, zlib.error, binascii.Error):
-        return ""
+    content = b""
+    while True:
+        command = (
+            f"[ -f {path} ] && tail -c {MAX_READ_BYTES} {path} | tail -c +{len(content) + 1} | head -c {CHUNK_BYTES}"
+        )
+        result = sandbox.run_clean(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
+        chunk = b"" if result.returncode else result.data
+        content += chunk
+        if len(chunk) < CHUNK_BYTES:
+            return content.decode(errors="replace")

@@ -9,12 +9,15 @@ Invariant: a sandbox is one child process; when it ends, everything in it has en
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from agent_server.sandboxes.base import NO_VARIABLES
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.orphans import LINK_PREFIX, record_processes
 from agent_server.sandboxes.shell import PersistentShell
+from agent_server.sandboxes.shell_code import BASH
 from agent_server.setting_types import Binds
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
 
@@ -64,13 +67,15 @@ def start(
     scratch: Path,
     env: dict[str, str],
     start_timeout_s: float,
+    default_env: Mapping[str, str] = NO_VARIABLES,
     limits: Limits | None = None,
     network: bool = False,
     binds: Binds = (),
 ) -> PersistentShell:
     """Start a sandbox of `image`.
 
-    `scratch`: the session's scratch folder, in which the processes are recorded. `env`: variables inside.
+    `scratch`: the session's scratch folder, in which the processes are recorded. `env`: variables inside, in place of
+    the image's. `default_env`: variables inside where the image does not set them.
     `network`: the host's network, else none. `binds`: host folders to mount read-only.
     Raises ImageMissing, ImageCorrupt, SandboxStartFailed; a failed start leaves nothing behind.
     """
@@ -86,9 +91,10 @@ def start(
             cgroup = Cgroup.create(scratch, memory_bytes=limits.memory_bytes, tasks=limits.tasks) if limits else None
             argv = [apptainer, "--silent", "exec", *_exec_options(env, network, binds), str(link)]
             shell = PersistentShell(
-                [*argv, "bash", "--noprofile", "--norc", "-s"],
+                [*argv, *BASH, "-s"],
                 start_timeout_s=start_timeout_s,
                 env=host_env,
+                default_env=default_env,
                 limits=limits,
                 cgroup=cgroup,
             )

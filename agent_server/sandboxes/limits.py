@@ -24,7 +24,7 @@ DELETE_HEADROOM_BYTES = 2**20  # what a command may write to a full sandbox whil
 class Limits:
     """Limits of one sandbox, each over all its processes.
 
-    `memory_bytes`: resident memory plus files, which lie in memory. `disk_bytes`: files alone.
+    `memory_bytes`: resident memory plus files, which lie in memory. `disk_bytes`: files alone, and what commands print.
     `cpu_s`: CPU seconds since the start, ended processes included.
     """
 
@@ -102,7 +102,9 @@ class LimitEnforcer:
             self._procfs.kill_sandbox()
         else:
             self.sandbox_limit = ""
-        self._allowed_file_bytes = max(self._limits.disk_bytes, self._procfs.file_bytes() + DELETE_HEADROOM_BYTES)
+        # The output of commands is dropped before the next one.
+        file_bytes = self._procfs.file_bytes() + self._procfs.output_bytes()
+        self._allowed_file_bytes = max(self._limits.disk_bytes, file_bytes + DELETE_HEADROOM_BYTES)
 
     def enforce_kernel_events(self) -> None:
         """Enforce a limit that the kernel hit since the last check, so that it counts for the running command."""

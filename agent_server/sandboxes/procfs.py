@@ -19,12 +19,14 @@ log = logging.getLogger(__name__)
 DIRECTORIES = ("/proc", "/tmp", "/dev/shm")  # /tmp is on the tmpfs that also holds the writable layer over the image
 INIT = "1"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+BLOCK_BYTES = 512  # of st_blocks
 INODE_BYTES = 1024  # about the kernel's cost of an empty file
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """Usage at one moment. `resident_bytes` is an upper bound: shared pages count once for each process."""
+    """Usage at one moment. `resident_bytes` is an upper bound: shared pages count once for each process. `file_bytes`:
+    of files and of the commands' output."""
 
     threads: int
     resident_bytes: int
@@ -35,11 +37,12 @@ class UsageSnapshot:
 class SandboxProcfs:
     """Access to one sandbox. Calls raise ProcessLookupError once it is gone."""
 
-    def __init__(self, shell_pid_inside: int, shell_pid: int, descriptors: list[int]):
-        """`shell_pid`: the shell's pid on the host. `descriptors`: open directories, in the order of DIRECTORIES."""
+    def __init__(self, shell_pid_inside: int, shell_pid: int, descriptors: list[int], output_files: list[int]):
+        """`shell_pid`: the shell's pid on the host. `descriptors`: open directories, in the order of DIRECTORIES.
+        `output_files`: descriptors of what the commands print to; they belong to the caller."""
         self._shell_pid, self._shell = shell_pid, str(shell_pid_inside)
         self._protected = {INIT, self._shell}
-        self.descriptors = descriptors
+        self.descriptors, self.output_files = descriptors, output_files
         self._proc, *self._file_systems = descriptors
 
     def pids(self) -> list[str]:
@@ -58,7 +61,8 @@ class SandboxProcfs:
                 ticks += sum(map(int, fields[11:15]))
                 threads += int(fields[17])
                 pages += int(fields[21])
-        return UsageSnapshot(threads, pages * PAGE_BYTES, self.file_bytes(), ticks / CLOCK_TICKS_PER_S)
+        file_bytes = self.file_bytes() + self.output_bytes()
+        return UsageSnapshot(threads, pages * PAGE_BYTES, file_bytes, ticks / CLOCK_TICKS_PER_S)
 
     def proportional_bytes(self) -> int:
         """Resident memory, with each shared page divided among its processes. Expensive: it walks all page tables."""
@@ -68,6 +72,10 @@ class SandboxProcfs:
                 if line.startswith(b"Pss:"):
                     total += int(line.split()[1]) * 1024
         return total
+
+    def output_bytes(self) -> int:
+        """Size of the commands' output. It lies in memory."""
+        return sum(os.fstat(descriptor).st_blocks for descriptor in self.output_files) * BLOCK_BYTES
 
     def file_bytes(self) -> int:
         """Size of the files written since the start. Their file systems lie in memory, so this is memory too."""

@@ -11,30 +11,15 @@ import select
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO
 
+from agent_server.sandboxes import shell_code
+from agent_server.sandboxes.shell_output import OutputFile, OutputFiles
 from client.errors import SandboxDied
 
-FILE_LIMIT_BYTES = 4 * 2**30  # RLIMIT_FSIZE: bound of the output file between two checks of its size
 POLL_S = 0.1  # between two checks of `stop_early`
-
-# $1 nonce, $2 directory, $3 command. The command's bash has the output file (descriptor 3) as stdout and stderr, and no
-# access to the channel. The shell's own messages ("Killed") are not part of the output. Where the image has setsid, the
-# command gets its own process group: the shell's group is the worker's, because PID namespaces do not bound groups, and
-# `kill 0` would reach the worker.
-PRELUDE = f"""
-ulimit -c 0 -f {FILE_LIMIT_BYTES // 1024}
-exec 3>&2 2>/dev/null
-setsid=$(type -P setsid)
-run() {{
-  ( [ -z "$oom_first" ] || echo 1000 >/proc/self/oom_score_adj
-    cd -- "$2" && exec $setsid bash -c "$3" ) >&3 2>&3 3>&- </dev/null
-  printf '%s %s\\n' "$1" "$?"
-}}
-"""
-# Makes commands the kernel's first choice when a cgroup's memory is used up. Else it can be Apptainer's own process.
-OOM_KILL_COMMANDS_FIRST = "oom_first=yes\n"
+COMMAND, FILE = "-c", "--"  # what bash takes the text after it for
 
 
 class ShellChannel:
@@ -46,20 +31,42 @@ class ShellChannel:
         self._replies: IO[bytes] = process.stdout
         self._unread = b""
 
-    def initialise(self, *, oom_kill_commands_first: bool) -> None:
-        """Define in the shell what later requests use."""
-        self.execute(PRELUDE + (OOM_KILL_COMMANDS_FIRST if oom_kill_commands_first else ""))
+    def initialise(
+        self,
+        outputs: OutputFiles,
+        startup_script: int,
+        *,
+        default_env: Mapping[str, str],
+        oom_kill_commands_first: bool,
+    ) -> None:
+        """Define in the shell what later requests use. `startup_script`: descriptor of shell_code.startup_script."""
+        self.execute(shell_code.prelude(outputs, startup_script))
+        for name, value in default_env.items():
+            self.execute(f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}\n')
+        if oom_kill_commands_first:
+            self.execute(shell_code.OOM_KILL_COMMANDS_FIRST)
 
-    def start_command(self, command: str, cwd: str) -> str:
-        """Start a command in a new bash. Returns the nonce, whose reply is the exit status."""
+    def start_command(self, kind: str, text: str, cwd: str, output: OutputFile, variables: Mapping[str, str]) -> str:
+        """Start a bash with `text`, a COMMAND or a FILE. Returns the nonce, whose reply is the exit status.
+
+        It prints to `output`; before the command begins, to the file of `startup`.
+        """
         nonce = secrets.token_hex(8)
-        self.execute(f"run {nonce} {shlex.quote(cwd)} {shlex.quote(command)}\n")
+        assignments = (f"{name}={value}" for name, value in variables.items())
+        words = [nonce, cwd, str(output.descriptor), kind, text, *assignments]
+        self.execute(f"run {shlex.join(words)}\n")
+        return nonce
+
+    def start_clean(self, kind: str, text: str, cwd: str) -> str:
+        """Start a bash of the server's own. Returns the nonce. It prints to the files of `answers` and `errors`."""
+        nonce = secrets.token_hex(8)
+        self.execute(f"clean {shlex.join([nonce, cwd, kind, text])}\n")
         return nonce
 
     def evaluate(self, expression: str, *, script: str = "") -> str:
         """Run `script` in the shell itself. Returns the nonce, whose reply is the value of `expression` after it."""
         nonce = secrets.token_hex(8)
-        self.execute(f"{script}printf '%s %s\\n' {nonce} {expression}\n")
+        self.execute(f"{script}printf '\\n%s %s\\n' {nonce} {expression}\n")
         return nonce
 
     def execute(self, script: str) -> None:

@@ -98,7 +98,7 @@ def _run_watchdog(worker: socket.socket, procfs: SandboxProcfs, enforcer: LimitE
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         # The worker's pipes must close when the worker ends.
-        _close_all_but({0, 1, 2, worker.fileno(), *procfs.descriptors})
+        _close_all_but({0, 1, 2, worker.fileno(), *procfs.descriptors, *procfs.output_files})
         _raise_priority()
         _check_until_closed(worker, enforcer)
     except BaseException:

@@ -86,7 +86,7 @@ def submissions(
         except NotApplicable as reason:
             yield HostileSubmission(name, not_applicable=str(reason))
         finally:
-            sandbox.run(RESET, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+            sandbox.run_clean(RESET, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
 
 
 def fingerprint() -> str:

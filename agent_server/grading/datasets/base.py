@@ -196,10 +196,11 @@ def is_doctest(test: str) -> bool:
 
 
 def run_checked(sandbox: Sandbox, task: Task, command: str, *, cwd: str) -> str:
-    """The output of a command that fails only where row and image do not fit. Raises GraderError."""
-    result = sandbox.run(command, cwd=cwd, timeout_s=SETUP_TIMEOUT_S)
+    """The standard output of a command that fails only where row and image do not fit. It is one of the server's own:
+    see Sandbox.run_clean. Raises GraderError."""
+    result = sandbox.run_clean(command, cwd=cwd, timeout_s=SETUP_TIMEOUT_S)
     if result.returncode != 0:
         raise GraderError(
-            f"row {task.task_id}: its image and its columns do not fit (`{command[:80]}`): {result.output[-500:]}"
+            f"row {task.task_id}: its image and its columns do not fit (`{command[:80]}`): {result.message}"
         )
     return result.output

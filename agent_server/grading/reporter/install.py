@@ -52,7 +52,7 @@ class Reporter:
         SandboxDied, SandboxLimitExceeded."""
         lines = f"{self._folder}.lines"
         command = f"cat {self._folder}/[0-9]* >{lines} 2>/dev/null"
-        self._sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
+        self._sandbox.run_clean(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
         return read_text(self._sandbox, lines)
 
     def remove(self) -> None:
@@ -60,7 +60,7 @@ class Reporter:
         SandboxLimitExceeded."""
         remove = f'rm -rf "$folder/{self._name}" "$folder/{self._name}.pth"'
         command = f"while IFS= read -rd '' folder; do {remove}; done <{self._environments}; rm -rf {self._folder}*"
-        self._sandbox.run(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
+        self._sandbox.run_clean(command, cwd="/", timeout_s=SETUP_TIMEOUT_S)
 
     def _run(self, command: str) -> None:
         run_checked(self._sandbox, self._task, command, cwd="/")

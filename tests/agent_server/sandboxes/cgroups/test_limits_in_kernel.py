@@ -67,7 +67,8 @@ def test_a_kernel_event_ends_the_command(start, file, text, limit):
     sandbox, folder = start()
 
     def count_once_begun():
-        eventually(lambda: sandbox._output.size() > 0, what="the command's output")
+        outputs = sandbox._outputs.descriptors
+        eventually(lambda: any(os.fstat(number).st_size for number in outputs), what="the command's output")
         set_counters(folder, file, text)
 
     counting = threading.Thread(target=count_once_begun)
@@ -83,14 +84,14 @@ def test_a_command_that_ends_before_the_next_check_is_limited_too(start, monkeyp
     monkeypatch.setattr("agent_server.sandboxes.watchdog.CHECK_INTERVAL_S", 600.0)
     sandbox, folder = start()
     run(sandbox, "true")
-    run_command = sandbox._run_command
+    run_command = sandbox._run_to_end
 
     def killed_by_kernel(*arguments):
         result = run_command(*arguments)
         set_counters(folder, "memory.events", "oom 1\noom_kill 1\n")
         return result
 
-    monkeypatch.setattr(sandbox, "_run_command", killed_by_kernel)
+    monkeypatch.setattr(sandbox, "_run_to_end", killed_by_kernel)
     assert run(sandbox, "exit 1").limit == "memory"
     monkeypatch.undo()
     assert run(sandbox, "exit 1").limit == ""
