@@ -118,6 +118,9 @@ class Settings(BaseModel):
     sandbox_processes: int = Field(512, ge=8, description="processes of a sandbox at once")
     sandbox_disk_mib: int = Field(2048, ge=1, description="files written by a sandbox")
     sandbox_cpu_s: float = Field(3600.0, gt=0, description="CPU time of a sandbox; over it the session ends")
+    sandbox_threads: int = Field(
+        0, ge=0, description="threads of a numeric library in a sandbox; 0: the cores divided by the sessions at once"
+    )
     sandbox_network: bool = Field(
         False, description="1: sandboxes have the host's network, for tests that need it; 0: none"
     )
@@ -203,6 +206,12 @@ class Settings(BaseModel):
         return Limits(
             self.sandbox_memory_mib << 20, self.sandbox_processes, self.sandbox_disk_mib << 20, self.sandbox_cpu_s
         )
+
+    @property
+    def threads_per_sandbox(self) -> int:
+        """Threads of a numeric library in a sandbox: the sandbox's share of the cores, unless set."""
+        sessions = self.train_concurrency + self.eval_concurrency
+        return self.sandbox_threads or max(1, len(os.sched_getaffinity(0)) // sessions)
 
     @property
     def address(self) -> str:

@@ -19,6 +19,16 @@ from typing import Protocol, Self
 from agent_server.sandboxes.base import Sandbox
 from client.errors import SandboxLimitExceeded
 
+TIME_EXCEEDED = "TimeExceeded"  # exit status of an agent whose time is over
+
+
+class AgentTimeout(KeyboardInterrupt):
+    """Raised in Agent.run where it outlasts its time, in whatever call it is.
+
+    A KeyboardInterrupt, because libraries let that pass: handlers of Exception do not catch it, and mini-swe-agent's
+    retries, which catch everything else, do not repeat it.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoint:
@@ -39,16 +49,21 @@ class AgentResult:
     `exit_status`: the agent's own name for its ending, for example `Submitted`, `TimeExceeded`, `LimitsExceeded`.
     `submitted`: whether the agent submitted at all. Without it, no tests run and the reward is 0.
     `submission`: a unified diff; empty although `submitted` means the diff of the repository in /testbed.
-    `n_calls`: the model calls that were answered.
+    `n_calls`: the model calls that were answered; None where that is unknown.
     """
 
     exit_status: str
     submitted: bool
     submission: str
-    n_calls: int
+    n_calls: int | None
 
     @classmethod
-    def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int) -> Self:
+    def timed_out(cls, n_calls: int | None) -> Self:
+        """Result of an agent whose time is over. It has submitted nothing."""
+        return cls(TIME_EXCEEDED, False, "", n_calls)
+
+    @classmethod
+    def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int | None) -> Self:
         """Result of an agent whose commands exceeded a sandbox limit, so that the sandbox was killed."""
         return cls(f"SandboxLimitExceeded: {exceeded.limit}", False, "", n_calls)
 
@@ -56,7 +71,7 @@ class AgentResult:
 class Agent(Protocol):
     """Program that works on one session.
 
-    An agent may have the attribute `sandbox_env`: a mapping of extra variables for its sandbox and the grading sandbox.
+    An agent may have the attribute `sandbox_env`: a mapping of extra variables for its commands in the sandbox.
     """
 
     def run(
@@ -72,17 +87,18 @@ class Agent(Protocol):
     ) -> AgentResult:
         """Work on the repository in /testbed. Called once, in the main thread of the session's own process.
 
-        `agent_timeout_s`: seconds for the whole run. The worker interrupts an agent that runs 5 s longer.
+        `agent_timeout_s`: seconds for the whole run. An agent that runs 5 s longer gets AgentTimeout. One that does not
+        catch it ends with AgentResult.timed_out, its model calls unknown.
         `command_timeout_s`: seconds for one command in the sandbox.
         `trajectory`: file for the agent's record of the run. It must not contain `endpoint.api_key`.
         `seconds`: receives the wall seconds of the agent's phases, for example `model` and `commands`.
 
         Raises ModelError, SandboxError or AgentError for failures that the agent did not cause.
-        KeyboardInterrupt means that the session is cancelled or over its time: do not catch it.
+        Another KeyboardInterrupt means that the session is cancelled: do not catch it.
         """
 
 
 def sandbox_env(agent: Agent) -> dict[str, str]:
-    """Extra sandbox variables of an agent: its optional attribute `sandbox_env`, else none."""
+    """Extra variables of an agent's commands: its optional attribute `sandbox_env`, else none."""
     variables: Mapping[str, str] = getattr(agent, "sandbox_env", {})
     return dict(variables)

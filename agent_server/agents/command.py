@@ -10,7 +10,7 @@ import logging
 import shlex
 from pathlib import Path
 
-from agent_server.agents.base import AgentResult, ModelEndpoint
+from agent_server.agents.base import TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
 from agent_server.agents.relay import SandboxRelay
 from agent_server.agents.upstream import Upstream
 from agent_server.grading.datasets.base import REPOSITORY
@@ -51,6 +51,8 @@ class CommandAgent:
                 result = sandbox.run(script, cwd=REPOSITORY, timeout_s=agent_timeout_s)
         except SandboxLimitExceeded as exceeded:
             return AgentResult.over_limit(exceeded, upstream.n_calls)
+        except AgentTimeout:
+            return AgentResult.timed_out(upstream.n_calls)
         finally:
             seconds["model"] = upstream.seconds
         seconds["commands"] = max(0.0, result.seconds - upstream.seconds)
@@ -90,7 +92,7 @@ def _to_agent_result(result: CommandResult, upstream: Upstream) -> AgentResult:
     if result.returncode == 0:
         status = "Submitted"
     elif result.limit == "time":
-        status = "TimeExceeded"
+        status = TIME_EXCEEDED
     elif result.limit:
         return AgentResult.over_limit(SandboxLimitExceeded(result.limit), upstream.n_calls)
     else:

@@ -8,6 +8,7 @@ Invariant: the model's key stays in the worker and never enters the sandbox.
 import logging
 import os
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_server.agents.base import AgentResult, ModelEndpoint
+from agent_server.agents.base import TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
+from agent_server.grading.patches import is_patch
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client.errors import (
     AgentError,
@@ -30,6 +32,7 @@ from client.errors import (
 log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
 SUBMIT_LINE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+BEGINS_WITH_SUBMIT_LINE = re.compile(rf"""\s*echo\s+["']?{SUBMIT_LINE}["']?\s*(?:$|[&;|\n])""")
 MODEL_TRIES = 4
 MODEL_CLASSES = {"text": "LitellmTextbasedModel", "tools": "LitellmModel"}
 
@@ -112,11 +115,9 @@ class SandboxEnvironment:
         except InvalidRequest as error:
             result = CommandResult("", 1, 0.0, str(error))
         self.seconds += result.seconds
-        first, _, rest = result.output.lstrip().partition("\n")
-        if first.strip() == SUBMIT_LINE and result.returncode == 0:
-            raise Submitted(
-                {"role": "exit", "content": rest, "extra": {"exit_status": "Submitted", "submission": rest}}
-            )
+        if result.returncode == 0 and (submission := find_submission(action.get("command", ""), result)) is not None:
+            extra = {"exit_status": "Submitted", "submission": submission}
+            raise Submitted({"role": "exit", "content": submission, "extra": extra})
         return {
             "output": result.output,
             "returncode": result.returncode,
@@ -145,6 +146,22 @@ class SandboxEnvironment:
 
     def serialize(self) -> dict:
         return {"info": {"config": {"environment": self.config.model_dump(mode="json")}}}
+
+
+def find_submission(command: str, result: CommandResult) -> str | None:
+    """The patch that the command printed after the submission marker, "" where it printed none, or None where it does
+    not submit.
+
+    mini-swe-agent's rule: the marker is the first line. Lines that the command did not print itself do not count: those
+    of bash and of startup files before it began, and, where the command begins with printing the marker, whatever comes
+    before (a trace of bash, say). Lines after the marker that are no patch are no submission.
+    """
+    lines = result.own_output.lstrip().splitlines(keepends=True)
+    markers = [number for number, line in enumerate(lines) if line.strip() == SUBMIT_LINE]
+    if not markers or (markers[0] > 0 and not BEGINS_WITH_SUBMIT_LINE.match(command)):
+        return None
+    rest = "".join(lines[markers[0] + 1 :])
+    return rest if is_patch(rest) else ""
 
 
 class MiniAgent:
@@ -177,6 +194,12 @@ class MiniAgent:
             ending = agent.run(problem_statement)
         except SandboxLimitExceeded as exceeded:
             return AgentResult.over_limit(exceeded, agent.n_calls)
+        except AgentTimeout:
+            # mini-swe-agent counts a call before it makes it; the answer is the last message until the next call.
+            answered = agent.n_calls if agent.messages[-1]["role"] == "assistant" else agent.n_calls - 1
+            extra = {"exit_status": TIME_EXCEEDED, "submission": ""}
+            agent.add_messages({"role": "exit", "content": TIME_EXCEEDED, "extra": extra})
+            return AgentResult.timed_out(max(0, answered))
         except StackError:
             raise
         except Exception as error:

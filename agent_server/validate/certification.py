@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_server.agents.base import Agent
 from agent_server.config import Settings
 from agent_server.grading import canary, repository
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
@@ -33,7 +32,6 @@ class Conditions:
     """Conditions of the sandboxes and of the grading. `attacks`: names of the hostile submissions."""
 
     settings: Settings
-    agent: Agent
     attacks: Sequence[str] = hostile.NAMES
 
 
@@ -111,7 +109,7 @@ def _without_grade(
 def _sandbox(task: Task, conditions: Conditions) -> Iterator[Sandbox]:
     settings = conditions.settings
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
-        sandbox = start_task_sandbox(settings, conditions.agent, task, Path(scratch))
+        sandbox = start_task_sandbox(settings, task, Path(scratch))
         try:
             if settings.setup_command:
                 run_setup_command(settings, sandbox)

@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from agent_server.agents.base import sandbox_env
-from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
 from agent_server.tasks.catalog import MODES, Catalog
@@ -56,7 +54,7 @@ def validate(arguments: argparse.Namespace) -> int:
     catalog = Catalog(settings.data_path, settings.dataset, default_image=settings.default_image)
     for task_id in arguments.ids or ():
         catalog.check(arguments.mode, task_id)
-    conditions = Conditions(settings, load_agent(settings), arguments.attacks)
+    conditions = Conditions(settings, arguments.attacks)
     lines = arguments.report.with_suffix(arguments.report.suffix + ".lines")
     task_ids = [task_id for task_id in catalog.ids(arguments.mode) if not arguments.ids or task_id in arguments.ids]
     keys = {task_id: _key(catalog, arguments.mode, task_id, conditions) for task_id in task_ids}
@@ -112,10 +110,16 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     row, dataset, task = catalog.get_row(mode, task_id)
     settings = conditions.settings
     image = apptainer.image_path(settings.sif_dir, task.image_name)
-    sandbox = (settings.setup_command, settings.sandbox_network, settings.binds, settings.sandbox_limits)
+    sandbox = (
+        settings.setup_command,
+        settings.sandbox_network,
+        settings.binds,
+        settings.sandbox_limits,
+        settings.threads_per_sandbox,
+    )
     grading = (settings.grading_timeout_s, settings.protected_paths, settings.canary)
     attacks = (hostile.fingerprint(), tuple(conditions.attacks))  # a new attack must meet every row
-    return digest(row, dataset, image, *attacks, *sandbox, sandbox_env(conditions.agent), *grading)
+    return digest(row, dataset, image, *attacks, *sandbox, *grading)
 
 
 def _parser(report: Path) -> argparse.ArgumentParser:

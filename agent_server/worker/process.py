@@ -70,14 +70,15 @@ def _run_session(job: Job, settings: Settings, store: Store, costs: SessionCosts
     process = read_process(os.getpid())
     assert process is not None  # /proc has the process that reads it
     store.register_worker(job.session_id, job.attempt, process.pid, process.start_ticks)
-    result, grade = SessionRunner(job, settings, store, costs).run()
+    submission, grade = SessionRunner(job, settings, store, costs).run()
+    result = submission.result
     return {
         "status": Status.COMPLETED,
         "agent_exit_status": result.exit_status,
         "submission": result.submission,
         "n_calls": result.n_calls,
         "reward": _reward(grade, result, settings),
-        "grade": grade.as_dict(),
+        "grade": grade.as_dict() | {"left_out": submission.left_out},
     }
 
 

@@ -6,26 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from agent_server.agents.base import AgentResult, ModelEndpoint
+from agent_server.agents.agent_sandbox import AgentSandbox
+from agent_server.agents.base import AgentResult, AgentTimeout, ModelEndpoint, sandbox_env
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
-from agent_server.grading import canary, repository
+from agent_server.grading import canary
 from agent_server.grading.datasets.registry import load_dataset
-from agent_server.grading.grade import NO_SUBMISSION, Grade, GradingConfig, grade
+from agent_server.grading.grade import Grade, GradingConfig, grade
 from agent_server.grading.placement import select_strategy
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
 from agent_server.store.store import Store
+from agent_server.worker import submission
 from agent_server.worker.costs import SessionCosts
 from agent_server.worker.job import Job
-from agent_server.worker.signals import AgentTimeout, agent_deadline
+from agent_server.worker.signals import agent_deadline
 from agent_server.worker.store_retry import retry_on_full_disk
+from agent_server.worker.submission import Submission
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
-from client.errors import AgentError, DiskFull, SandboxLimitExceeded, StorageError
+from client.errors import DiskFull, StorageError
 
 log = logging.getLogger(__name__)
-AGENT_GRACE_S = 5.0  # beyond its own limit, which it checks only between turns
+AGENT_GRACE_S = 5.0  # beyond its own limit, for a last command that submits
 
 
 class SessionRunner:
@@ -37,21 +40,20 @@ class SessionRunner:
         self._dataset = load_dataset(job.task.dataset)
         self._strategy = select_strategy(settings.grading_sandbox)
 
-    def run(self) -> tuple[AgentResult, Grade]:
-        """The agent's result and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
+    def run(self) -> tuple[Submission, Grade]:
+        """What the agent left, and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
         with self._sandbox("commands") as sandbox:
             with self._costs.measure("prepare"):
                 self._strategy.prepare(self._dataset, self._job.task, sandbox)
-            result = self._run_agent(sandbox)
+            left = submission.collect(self._run_agent(sandbox), sandbox)
             if self._strategy.in_agent_sandbox:
-                return result, self._grade(result.submission, lambda: nullcontext(sandbox))
-        return result, self._grade(result.submission, lambda: self._sandbox("tests"))
+                return left, self._grade(left, lambda: nullcontext(sandbox))
+        return left, self._grade(left, lambda: self._sandbox("tests"))
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
         with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
-            result = self._call_agent(sandbox)
-        return _with_diff(result, sandbox) if result.submitted and not result.submission.strip() else result
+            return self._call_agent(AgentSandbox(sandbox, sandbox_env(self._agent)))
 
     def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
@@ -66,15 +68,11 @@ class SessionRunner:
                 seconds=self._costs.seconds,
             )
         except AgentTimeout:
-            raise AgentError(
-                f"the agent did not end within {AGENT_GRACE_S:g} s after its limit of {settings.agent_timeout_s:g} s; "
-                "a command or model call outlasted it: lower AGENT_SERVER_COMMAND_TIMEOUT_S or"
-                " AGENT_SERVER_MODEL_TIMEOUT_S"
-            ) from None
+            return AgentResult.timed_out(None)
 
-    def _grade(self, submission: str, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
-        if not submission.strip():
-            return NO_SUBMISSION
+    def _grade(self, left: Submission, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
+        if ungraded := left.ungraded():
+            return ungraded
         settings = self._settings
         retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
         config = GradingConfig(
@@ -84,7 +82,7 @@ class SessionRunner:
             canary=canary.is_drawn(settings.canary, self._job.mode, self._job.session_id),
             partial_rewards=settings.reward != "binary",
         )
-        what = (self._dataset, self._job.task, submission)
+        what = (self._dataset, self._job.task, left.result.submission)
         log_file = settings.log_dir / f"{self._job.session_id}.tests.log"
         with self._slot("gradings"):
             with open_sandbox() as sandbox, self._costs.measure("grading"):
@@ -103,7 +101,7 @@ class SessionRunner:
         scratch = settings.scratch_dir / self._job.attempt_id
         _make_directory(scratch)
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
-            sandbox = start_task_sandbox(settings, self._agent, self._job.task, scratch)
+            sandbox = start_task_sandbox(settings, self._job.task, scratch)
         try:
             if settings.setup_command:
                 with self._costs.measure("setup_command"):
@@ -124,14 +122,6 @@ class SessionRunner:
             on_wait=lambda: retry_on_full_disk(lambda: store.begin_wait(*attempt, name)),
             on_acquire=lambda: retry_on_full_disk(lambda: store.end_wait(*attempt)),
         )
-
-
-def _with_diff(result: AgentResult, sandbox: Sandbox) -> AgentResult:
-    """The result with the repository's diff as submission. What the agent left running may still exceed a limit."""
-    try:
-        return AgentResult(result.exit_status, True, repository.collect_diff(sandbox), result.n_calls)
-    except SandboxLimitExceeded as exceeded:
-        return AgentResult.over_limit(exceeded, result.n_calls)
 
 
 def _make_directory(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Signals of a worker, raised as exceptions in its main thread.
+"""Signals of a worker, raised as exceptions in its main thread: SIGTERM as CancelSignal, SIGALRM as AgentTimeout.
 
 Invariant: only the first SIGTERM is raised. A second one must not interrupt the unwinding.
 """
@@ -9,20 +9,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from agent_server.agents.base import AgentTimeout
 from client.signals import ignore, on_first_signal
 
 
-class Interruption(KeyboardInterrupt):
-    """A signal that ends the agent. A KeyboardInterrupt, because libraries let that pass: handlers of Exception do not
-    catch it, and mini-swe-agent's retries, which catch everything else, do not repeat it."""
-
-
-class CancelSignal(Interruption):
-    """SIGTERM: the session was cancelled."""
-
-
-class AgentTimeout(Interruption):
-    """SIGALRM: the agent's time is over, in whatever call it is."""
+class CancelSignal(KeyboardInterrupt):
+    """SIGTERM: the session was cancelled. A KeyboardInterrupt for the reason that AgentTimeout is one."""
 
 
 def raise_signals() -> None:

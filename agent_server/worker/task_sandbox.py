@@ -1,30 +1,46 @@
-"""A task's sandbox as the settings define it: image, limits, network, folders, variables, set-up command.
+"""A task's sandbox as the settings define it: image, limits, network, folders, threads, set-up command.
 
 Invariant: sessions and `validate` start their sandboxes here: a row is certified under the conditions of its sessions.
 """
 
 from pathlib import Path
 
-from agent_server.agents.base import Agent, sandbox_env
 from agent_server.config import Settings
 from agent_server.grading.datasets.base import REPOSITORY
-from agent_server.sandboxes import apptainer
+from agent_server.sandboxes import apptainer, ownership
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 from client.errors import SandboxStartFailed
 
+# Numeric libraries start as many threads as the machine has cores, in each of their processes. A test that starts a few
+# processes would exceed the sandbox's limit on a machine with many cores.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
-def start_task_sandbox(settings: Settings, agent: Agent, task: Task, scratch: Path) -> Sandbox:
+
+def start_task_sandbox(settings: Settings, task: Task, scratch: Path) -> Sandbox:
     """A fresh sandbox of the task's image. `scratch`: an existing folder for its files. Raises StackError."""
-    return apptainer.start(
+    sandbox = apptainer.start(
         apptainer.image_path(settings.sif_dir, task.image_name),
         scratch=scratch,
-        env=sandbox_env(agent),
+        env={},
+        default_env=dict.fromkeys(THREAD_VARIABLES, str(settings.threads_per_sandbox)),
         start_timeout_s=settings.sandbox_start_timeout_s,
         limits=settings.sandbox_limits,
         network=settings.sandbox_network,
         binds=settings.binds,
     )
+    try:
+        ownership.repair(sandbox, [REPOSITORY])
+    except BaseException:
+        sandbox.close()
+        raise
+    return sandbox
 
 
 def run_setup_command(settings: Settings, sandbox: Sandbox) -> None:

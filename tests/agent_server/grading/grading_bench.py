@@ -38,9 +38,10 @@ class GradingBench:
         self.row, self.dataset, self.task = self.catalog.get_row("train", row.task_id)
         self._image, self._scratch, self._open = apptainer.image_path(images, self.task.image_name), tmp_path, []
 
-    def sandbox(self):
+    def sandbox(self, env=None):
+        """A fresh sandbox. `env`: variables in place of the image's."""
         self._open.append(
-            apptainer.start(self._image, scratch=self._scratch, env={}, start_timeout_s=60, limits=LIMITS)
+            apptainer.start(self._image, scratch=self._scratch, env=env or {}, start_timeout_s=60, limits=LIMITS)
         )
         return self._open[-1]
 

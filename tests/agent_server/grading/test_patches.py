@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.grading import repository
 from agent_server.grading.patches import MAX_PARSED, is_patch, statistics
 from tests.agent_server.grading.grading_bench import HARMLESS, PATCH, SOLVE, graded_in_agent_sandbox, run
 
@@ -165,9 +164,8 @@ def test_a_lone_surrogate_is_graded(grading_bench):
 def test_a_patch_larger_than_the_sandbox_is_graded_zero(grading_bench):
     swesmith = grading_bench("swesmith")
     agents = swesmith.agents()
-    run(agents, "truncate -s 200M big")
-    bomb = repository.collect_diff(agents)
-    assert len(bomb) < 2**21
+    bomb = run(agents, "truncate -s 200M big; git add big; git diff --cached --binary").output
+    assert "GIT binary patch" in bomb and len(bomb) < 2**21
     many = "".join(bomb.replace("/big", f"/big{number}") for number in range(10))
     found = swesmith.grade(many)
     assert not found.resolved
