@@ -45,7 +45,7 @@ def prepare(
     changed = _apply(dataset, task, submission, sandbox, before, application) if submission else set()
     if planted:
         restore_planted(task, sandbox, planted)
-    repository.restore_hidden(dataset, task, sandbox)
+    repository.restore_hidden(task, sandbox)
     return changed.difference(planted)
 
 
@@ -73,12 +73,12 @@ def _apply(
         changed = protected_snapshots.changed_files(task, sandbox)
         if packages := protected_snapshots.installed_packages(changed):
             raise SubmissionFailed("patch_failed", f"the patch changes installed packages: {', '.join(packages[:5])}")
-        protected = before.changed(protected_snapshots.snapshot(dataset, task, sandbox))
+        protected = before.changed(protected_snapshots.snapshot(dataset, task, sandbox, before.tests))
         application.touched = protected_snapshots.reportable(protected)
         if application.touched and application.policy == "reject":
             raise SubmissionFailed("rejected")
         strip = application.policy == "strip"
-        to_restore = protected if strip else protected_snapshots.always_restored(dataset, task, protected)
+        to_restore = protected if strip else protected_snapshots.always_restored(before.tests, protected)
         if to_restore:
             protected_snapshots.restore(task, sandbox, before, to_restore)
         return set(changed) - {path.removeprefix("./") for path in to_restore}

@@ -2,9 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agent_server.grading.datasets.base import REPOSITORY, Dataset
+from agent_server.grading.test_locations import locate
+from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 NAMES = (
@@ -25,9 +27,10 @@ TEST_NAME = re.compile(r"(?:^|[/_.-])tests?(?:[/_.-]|$)|\.sh$", re.IGNORECASE)
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 
 
-def row_tests(dataset: Dataset, task: Task) -> list[str]:
-    """Files and folders, relative to the repository, that hold the row's tests or that its script names."""
-    return [*dataset.test_files(task), *paths_in_script(dataset.test_script(task))]
+def row_tests(dataset: Dataset, task: Task, sandbox: Sandbox) -> tuple[str, ...]:
+    """Files and folders, relative to the repository, that hold the row's tests or that its script names. `sandbox`:
+    with the repository before the submission. Raises GraderError."""
+    return (*locate(task, sandbox, dataset.test_files(task)), *paths_in_script(dataset.test_script(task)))
 
 
 def paths_in_script(script: str) -> Iterator[str]:
@@ -48,9 +51,8 @@ def folders_above(path: str) -> Iterator[str]:
             yield path[:number]
 
 
-def find_command(dataset: Dataset, task: Task) -> str:
-    """A `find` command that lists everything protected, of any kind but folders."""
-    files = row_tests(dataset, task)
+def find_command(files: Iterable[str]) -> str:
+    """A `find` command that lists everything protected, of any kind but folders. `files`: the row's tests."""
     patterns = {pattern for file in files for pattern in _patterns_of_test(re.sub(r"([*?\[\\])", r"\\\1", file))}
     tests = [f"-path {shlex.quote(pattern)}" for pattern in sorted(patterns)]
     names = [f"-name {shlex.quote(name)}" for name in NAMES] + [f"-name '*{COMPILED}' ! -path '*/site-packages/*'"]

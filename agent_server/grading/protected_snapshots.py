@@ -28,9 +28,11 @@ BACKUP, PATCHED = "/tmp/.protected", "/tmp/.patched"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of each protected file by path: kind, mode and digest, or a link's target."""
+    """The state of each protected file by path: kind, mode and digest, or a link's target. `tests`: the files of the
+    row's tests, which are among them."""
 
     states: dict[str, str]
+    tests: tuple[str, ...]
 
     def changed(self, later: "Snapshot") -> tuple[str, ...]:
         """Paths whose state differs in `later`, sorted."""
@@ -38,21 +40,24 @@ class Snapshot:
         return tuple(sorted(path for path in paths if self.states.get(path) != later.states.get(path)))
 
 
-def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox) -> Snapshot:
-    """The protected files as they are now. Raises GraderError."""
-    return _snapshot(task, sandbox, find_command(dataset, task), "")
+def snapshot(dataset: Dataset, task: Task, sandbox: Sandbox, tests: tuple[str, ...] | None = None) -> Snapshot:
+    """The protected files as they are now. `tests`: of the snapshot before the submission, which may have moved them.
+    Raises GraderError."""
+    tests = row_tests(dataset, task, sandbox) if tests is None else tests
+    return _snapshot(task, sandbox, tests, find_command(tests), "")
 
 
 def back_up(dataset: Dataset, task: Task, sandbox: Sandbox) -> Snapshot:
     """The protected files as they are now, copied for `restore`. Raises GraderError."""
-    find = find_command(dataset, task)
+    tests = row_tests(dataset, task, sandbox)
+    find = find_command(tests)
     copy = (
         f"; {find} -print0 >{BACKUP}.list && tar --no-recursion --null --no-unquote -cf {BACKUP}.tar -T {BACKUP}.list"
     )
-    return _snapshot(task, sandbox, find, copy)
+    return _snapshot(task, sandbox, tests, find, copy)
 
 
-def _snapshot(task: Task, sandbox: Sandbox, find: str, copy: str) -> Snapshot:
+def _snapshot(task: Task, sandbox: Sandbox, tests: tuple[str, ...], find: str, copy: str) -> Snapshot:
     # Links are not followed: one may lead to a file without end. sha1sum's records come last, after an empty one.
     script = (
         f"{{ {find} -printf '%p\\0%y%m %l\\0'; printf '\\0'; {find} -type f -print0 | xargs -0 -r sha1sum -z --; }}"
@@ -72,7 +77,7 @@ def _snapshot(task: Task, sandbox: Sandbox, find: str, copy: str) -> Snapshot:
         digest, _, path = record.partition("  ")
         if path:
             states[path] = f"{states.get(path, '')}{digest}"
-    return Snapshot(states)
+    return Snapshot(states, tests)
 
 
 def restore(task: Task, sandbox: Sandbox, before: Snapshot, changed: Iterable[str]) -> None:
@@ -152,9 +157,10 @@ def reportable(changed: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def always_restored(dataset: Dataset, task: Task, changed: Iterable[str]) -> list[str]:
-    """Those that are restored under every policy: the row's own tests, what blocks them, and compiled files."""
-    tests = [f"./{file}" for file in row_tests(dataset, task)]
+def always_restored(files: Iterable[str], changed: Iterable[str]) -> list[str]:
+    """Those that are restored under every policy: the row's own tests, what blocks them, and compiled files. `files`:
+    of the row's tests."""
+    tests = [f"./{file}" for file in files]
     return [
         path
         for path in changed

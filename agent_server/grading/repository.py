@@ -5,14 +5,16 @@ can.
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent_server.grading import protected_snapshots
 from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, run_checked
+from agent_server.grading.test_locations import locate
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
+ASIDE = "/tmp/.aside"  # the hidden files while the submission is applied
 BASE = "refs/base"  # the agent's first commit, whatever it commits later
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
 # A new repository that takes over one commit at most; the old one is removed with everything in its packs. Compiled
@@ -38,7 +40,7 @@ git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-n
 git {identity} commit -q --allow-empty -m base
 git update-ref {ref} HEAD
 mkdir -p .git/info
-git ls-files -o --exclude-standard --directory -z \\
+git ls-files -o --exclude-standard --directory --no-empty-directory -z \\
   | sed -z 's/[][*?!\\\\#[:space:]]/\\\\&/g; s|^|/|' | tr '\\0' '\\n' >>.git/info/exclude
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
 """
@@ -104,11 +106,12 @@ class Changes:
 class BaseState:
     """The agent's repository as it was at the start, kept outside the sandbox, where the agent cannot change it.
 
-    `commit`: its first commit. `hidden`: the hidden files, as a base64 tar. `settings` and `exclude`: git's settings
-    and ignored paths. `protected_files`: snapshot of the protected files.
+    `commit`: its first commit. `hidden_paths`: of the hidden files; `hidden`: these, as a base64 tar. `settings` and
+    `exclude`: git's settings and ignored paths. `protected_files`: snapshot of the protected files.
     """
 
     commit: str
+    hidden_paths: tuple[str, ...]
     hidden: str
     settings: str
     exclude: str
@@ -121,18 +124,20 @@ def prepare(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     Raises GraderError where row and image do not fit.
     """
     dataset.set_up(task, sandbox)
-    _remove_hidden(dataset, task, sandbox)
+    _remove_hidden(_locate_hidden(dataset, task, sandbox), task, sandbox)
     _purge_history(dataset, task, sandbox)
 
 
 def prepare_and_record(dataset: Dataset, task: Task, sandbox: Sandbox) -> BaseState:
     """As `prepare`; returns what `reset_to_base` needs to grade in this sandbox later."""
     dataset.set_up(task, sandbox)
-    hidden = _pack_hidden(dataset, task, sandbox)
-    _remove_hidden(dataset, task, sandbox)
+    hidden_paths = _locate_hidden(dataset, task, sandbox)
+    hidden = _pack_hidden(hidden_paths, task, sandbox)
+    _remove_hidden(hidden_paths, task, sandbox)
     _purge_history(dataset, task, sandbox)
     return BaseState(
         commit=run_checked(sandbox, task, "git rev-parse HEAD", cwd=REPOSITORY).strip(),
+        hidden_paths=hidden_paths,
         hidden=hidden,
         settings=run_checked(sandbox, task, "cat ~/.gitconfig 2>/dev/null; true", cwd=REPOSITORY),
         exclude=run_checked(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY),
@@ -179,36 +184,41 @@ def reset_to_base(dataset: Dataset, task: Task, sandbox: Sandbox, base: BaseStat
     sandbox.write_file("/tmp/.gitconfig", base.settings)
     sandbox.write_file("/tmp/.exclude", base.exclude)
     run_checked(sandbox, task, RESET.format(base=base.commit), cwd=REPOSITORY)
-    found = protected_snapshots.snapshot(dataset, task, sandbox)
+    found = protected_snapshots.snapshot(dataset, task, sandbox, base.protected_files.tests)
     protected_snapshots.remove(task, sandbox, base.protected_files.changed(found))
     run_checked(sandbox, task, f"GIT_NO_REPLACE_OBJECTS=1 git reset -q --hard {base.commit}", cwd=REPOSITORY)
     if base.hidden:
         sandbox.write_file("/tmp/.hidden.base64", base.hidden)
         unpack = "base64 -d /tmp/.hidden.base64 >/tmp/.hidden && tar -xzPf /tmp/.hidden && rm -f /tmp/.hidden*"
         run_checked(sandbox, task, unpack, cwd=REPOSITORY)
-    _move_hidden_aside(dataset, task, sandbox)
+    _move_hidden_aside(base.hidden_paths, task, sandbox)
 
 
 def prepare_fresh(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     """Make a fresh sandbox's repository look like the agent's, so that its patch fits. Hidden files are put aside for
     `restore_hidden`."""
     dataset.set_up(task, sandbox)
-    _move_hidden_aside(dataset, task, sandbox)
+    _move_hidden_aside(_locate_hidden(dataset, task, sandbox), task, sandbox)
 
 
-def restore_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+def restore_hidden(task: Task, sandbox: Sandbox) -> None:
     """Move the hidden files back to where the image has them, replacing what is there now."""
-    moves = "\n".join(
-        f'rm -rf {path}\n[ -d /tmp/.aside/{number} ] && mkdir -p "$(dirname {path})"'
-        f' && mv /tmp/.aside/{number}/* "$(dirname {path})"/'
-        for number, path in enumerate(map(shlex.quote, dataset.hidden_paths(task)))
-    )
-    run_checked(sandbox, task, f"shopt -s dotglob\n{moves}\nrm -rf /tmp/.aside", cwd=REPOSITORY)
+    restore = f"""
+shopt -s dotglob
+number=0
+[ ! -f {ASIDE}.paths ] || while IFS= read -rd '' path; do
+  rm -rf -- "$path"
+  if [ -d {ASIDE}/$number ]; then mkdir -p -- "$(dirname "$path")" && mv {ASIDE}/$number/* "$(dirname "$path")"/; fi
+  number=$((number + 1))
+done <{ASIDE}.paths
+rm -rf {ASIDE} {ASIDE}.paths
+"""
+    run_checked(sandbox, task, restore, cwd=REPOSITORY)
 
 
-def _pack_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> str:
+def _pack_hidden(hidden: Sequence[str], task: Task, sandbox: Sandbox) -> str:
     """The hidden files as a base64 tar; "" where there are none."""
-    if not (hidden := dataset.hidden_paths(task)):
+    if not hidden:
         return ""
     existing = f'for path in {_quoted(hidden)}; do [ ! -e "$path" ] || printf \'%s\\0\' "$path"; done'
     run_checked(sandbox, task, f"{existing} | tar --null --no-unquote -czPf /tmp/.hidden -T -; true", cwd=REPOSITORY)
@@ -216,12 +226,16 @@ def _pack_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> str:
     return run_checked(sandbox, task, read, cwd=REPOSITORY)
 
 
-def _remove_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
-    if not (hidden := dataset.hidden_paths(task)):
+def _remove_hidden(hidden: Sequence[str], task: Task, sandbox: Sandbox) -> None:
+    if not hidden:
         return
     tracked = _quoted(path for path in hidden if not path.startswith("/"))
     remove = f"git rm -rq --cached --ignore-unmatch -- {tracked}; rm -rf -- {_quoted(hidden)}"
     run_checked(sandbox, task, remove, cwd=REPOSITORY)
+
+
+def _locate_hidden(dataset: Dataset, task: Task, sandbox: Sandbox) -> tuple[str, ...]:
+    return locate(task, sandbox, dataset.hidden_paths(task))
 
 
 def _purge_history(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
@@ -229,12 +243,14 @@ def _purge_history(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
     run_checked(sandbox, task, purge, cwd=REPOSITORY)
 
 
-def _move_hidden_aside(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+def _move_hidden_aside(hidden: Sequence[str], task: Task, sandbox: Sandbox) -> None:
+    """Put the hidden files where `restore_hidden` finds them."""
+    sandbox.write_file(f"{ASIDE}.paths", "".join(f"{path}\0" for path in hidden))
     moves = "\n".join(
-        f"[ -e {path} ] && mkdir -p /tmp/.aside/{number} && mv {path} /tmp/.aside/{number}/"
-        for number, path in enumerate(map(shlex.quote, dataset.hidden_paths(task)))
+        f"[ -e {path} ] && mkdir -p {ASIDE}/{number} && mv {path} {ASIDE}/{number}/"
+        for number, path in enumerate(map(shlex.quote, hidden))
     )
-    run_checked(sandbox, task, f"umask 077; rm -rf /tmp/.aside\n{moves}\ntrue", cwd=REPOSITORY)
+    run_checked(sandbox, task, f"umask 077; rm -rf {ASIDE}\n{moves}\ntrue", cwd=REPOSITORY)
 
 
 def _select_large(listed: bytes) -> tuple[list[str], list[str]]:

@@ -135,6 +135,25 @@ def test_tests_are_the_rows_wherever_they_lie(shape, name):
     assert graded(f"{SOLVE}; {forge}", protected_paths="reject").status == "rejected"
 
 
+def test_hidden_tests_are_hidden_wherever_they_lie(grading_bench):
+    """Ids of SWE-smith relative to a folder."""
+    bench = grading_bench("swesmith")
+    test = "from calc.core import total\ndef test_total(): assert total([1, 2]) == 3\n"
+    columns = {"test_cmd": f"{HERE}; cd libs && python3 -m pytest unit"}
+    bench.task = replace(
+        bench.task, row=bench.task.row | columns, fail_to_pass=("unit/test_a.py::test_total",), pass_to_pass=()
+    )
+    agents, fresh = bench.sandbox(), bench.sandbox()
+    for sandbox in (agents, fresh):
+        assert run(sandbox, write(libs__unit__test_a_dot_py=test)).returncode == 0
+    repository.prepare(bench.dataset, bench.task, agents)
+    assert run(agents, "ls libs/unit/test_a.py").returncode != 0
+    forge = f"mkdir -p libs/unit && printf %s {shlex.quote(FORGED)} >libs/unit/test_a.py"
+    assert run(agents, forge).returncode == 0
+    forged = bench.grade(repository.collect_diff(agents), sandbox=fresh)
+    assert forged.applied_by and not forged.resolved and set(forged.tests.values()) == {"FAILED"}, forged
+
+
 def test_tests_that_a_submission_adds_do_not_run(shape):
     """They could change what other tests import."""
     graded = shape(write(checks__test_a_dot_py=TEST), "python3 -m pytest", ["checks/test_a.py::test_total"])
