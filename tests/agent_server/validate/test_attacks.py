@@ -140,6 +140,7 @@ def judged(made):
         for way, command in RUNS.items():
             assert run(sandbox, f"{hostile.RESET}; rm -rf /tmp/.planted").returncode == 0
             if patch := made.submissions[name].patch if name else "":
+                patches.write(patch, sandbox)
                 assert patches.apply(patch, sandbox)[0], name
             result = run(sandbox, f"({command}) >/tmp/log 2>&1")
             # A child that outlives the runner may still write.
