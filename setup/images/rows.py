@@ -1,21 +1,23 @@
 """Image names of the task rows.
 
-Invariant: every row has an image. A row without one is an error, never skipped.
+Invariant: every row has an image. A row without one is an error, never skipped. The names are those under which the
+agent server looks for the images.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as parquet
 
-from agent_server.grading.datasets.registry import AUTO, load_dataset
+from agent_server.grading.datasets.base import IMAGE_COLUMNS, Dataset, named_image
+from agent_server.grading.datasets.registry import AUTO, dataset_for_row, load_dataset
 from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.rows import open_rows
 from client.errors import ConfigError
 
-IMAGE_COLUMNS = ("docker_image", "image", "image_name")  # the first non-empty one
-DERIVATION_COLUMNS = ("instance_id", "repo", "version")  # to derive a name from
+DERIVATION_COLUMNS = ("instance_id", "repo", "version", "log_parser", "dockerhub_tag")  # to derive a name from
 SUFFIXES = (".parquet", ".jsonl")
 Row = dict[str, Any]
 
@@ -25,15 +27,26 @@ def image_names(data_path: Path, dataset: str) -> list[str]:
     ConfigError."""
     if dataset != AUTO:
         return sorted(Catalog(data_path, dataset).image_names())
-    return distinct_images(read_rows(data_path), published_name)
+    names: dict[str, None] = {}
+    for path in _files(data_path):
+        rows = _read(path)
+        kind = _kind(path)
+        names |= dict.fromkeys(
+            distinct_images(rows, named=kind.image) if kind else distinct_images(rows, published_name)
+        )
+    return list(names)
 
 
-def distinct_images(rows: Iterable[Row], derive: Callable[[Row], str | None] = lambda row: None) -> list[str]:
-    """Return each image once, in the rows' order. `derive` names the image of a row without one. Raises ConfigError."""
+def distinct_images(
+    rows: Iterable[Row],
+    derive: Callable[[Row], str | None] = lambda row: None,
+    named: Callable[[Row], str] = named_image,
+) -> list[str]:
+    """Return each image once, in the rows' order. `named` reads a row's image, `derive` names that of a row without
+    one. Raises ConfigError."""
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
-        columns = (str(row[column]) for column in IMAGE_COLUMNS if row.get(column))
-        if not (name := next(columns, None) or derive(row)):
+        if not (name := named(row) or derive(row)):
             row_id = row.get("instance_id") or f"number {number}"
             raise ConfigError(
                 f"row {row_id} names no image: {', '.join(IMAGE_COLUMNS)} are all empty; fill one or drop the row"
@@ -50,6 +63,10 @@ def published_name(row: Row) -> str | None:
 def read_rows(data_path: Path) -> list[Row]:
     """Read the rows of a file, or of a folder's `train.*` and `eval.*`, with the columns for an image's name.
     Raises ConfigError."""
+    return [row for path in _files(data_path) for row in _read(path)]
+
+
+def _files(data_path: Path) -> Iterator[Path]:
     candidates = [data_path / f"{mode}{suffix}" for mode in ("train", "eval") for suffix in SUFFIXES]
     files = [data_path] if data_path.is_file() else [path for path in candidates if path.is_file()]
     if not files:
@@ -57,7 +74,16 @@ def read_rows(data_path: Path) -> list[Row]:
             f"R2E_DATA_PATH={data_path} is no file and has no train or eval rows ({' or '.join(SUFFIXES)});"
             " use the agent server's value"
         )
-    return [row for path in files for row in _read(path)]
+    yield from files
+
+
+def _kind(path: Path) -> Dataset | None:
+    """The class that grades the file's rows; None for rows of no known kind, which may still name images."""
+    rows = open_rows(path)
+    try:
+        return dataset_for_row(rows.read(0), str(path)) if rows.columns else None
+    except ConfigError:
+        return None
 
 
 def _read(path: Path) -> list[Row]:

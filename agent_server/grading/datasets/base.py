@@ -19,6 +19,7 @@ from client.errors import GraderError
 REPOSITORY = "/testbed"  # in every image, or made so by `set_up`
 SETUP_TIMEOUT_S = 300.0
 GOLD_PATCH = "/tmp/.fix.patch"
+IMAGE_COLUMNS = ("docker_image", "image", "image_name")  # the first that is filled
 # Columns of known datasets that say how a row is graded.
 GRADING_COLUMNS = frozenset({
     "test_cmd", "test_cmds", "test_command", "test_commands", "test_framework", "rebuild_cmds", "print_cmds",
@@ -167,6 +168,11 @@ def text(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(value)
+
+
+def named_image(row: Mapping[str, Any]) -> str:
+    """The image that the row names; "" for none."""
+    return next((name for column in IMAGE_COLUMNS if (name := text(row.get(column)))), "")
 
 
 def parse_test_ids(value: Any) -> tuple[str, ...]:

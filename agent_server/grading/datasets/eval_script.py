@@ -7,7 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_server.grading.datasets.base import GRADING_COLUMNS, Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.base import (
+    GRADING_COLUMNS,
+    IMAGE_COLUMNS,
+    Dataset,
+    TestRun,
+    named_image,
+    parse_test_ids,
+    text,
+)
 from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS
 from agent_server.grading.datasets.swebench_parsers import names_of_tests, parse_log, parsers
 from agent_server.grading.reporter.report import ReportedTest
@@ -25,7 +33,7 @@ RUNNER = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test|unittest)(?:[\s;
 class EvalScript(Dataset):
     name = "eval_script"
     identifying_columns = frozenset({"instance_id", "problem_statement", "eval_script"})
-    read_columns = ("instance_id", "image", "image_name", "docker_image", "FAIL_TO_PASS", "log_parser")
+    read_columns = ("instance_id", *IMAGE_COLUMNS, "FAIL_TO_PASS", "log_parser")
     text_columns = ("problem_statement", "eval_script")
     task_columns = ("eval_script", "log_parser", "base_commit", "repo", "version")
     unused_columns = GRADING_COLUMNS - {"eval_script", "log_parser"}
@@ -42,7 +50,7 @@ class EvalScript(Dataset):
         return "" if parse_test_ids(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:
-        return text(row.get("image")) or text(row.get("image_name")) or text(row.get("docker_image"))
+        return named_image(row)
 
     def task(self, row: Mapping[str, Any]) -> Task:
         task = super().task(row)

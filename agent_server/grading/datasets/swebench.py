@@ -10,7 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_server.grading.datasets.base import GRADING_COLUMNS, Dataset, TestRun, parse_test_ids, text
+from agent_server.grading.datasets.base import (
+    GRADING_COLUMNS,
+    IMAGE_COLUMNS,
+    Dataset,
+    TestRun,
+    named_image,
+    parse_test_ids,
+    text,
+)
 from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS, applied_patches, check_fits
 from agent_server.grading.datasets.swebench_parsers import is_pythons, names_of_tests, parse_log, parsers
 from agent_server.grading.datasets.swebench_scripts import eval_script, reason_unknown
@@ -34,7 +42,7 @@ class SweBench(Dataset):
         {"instance_id", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"}
     )
     read_columns: ClassVar[tuple[str, ...]] = (
-        "instance_id", "image", "image_name", "repo", "version", "base_commit", "FAIL_TO_PASS", "log_parser",
+        "instance_id", *IMAGE_COLUMNS, "repo", "version", "base_commit", "FAIL_TO_PASS", "log_parser",
         "eval_type", "image_assets",
     )  # fmt: skip
     text_columns: ClassVar[tuple[str, ...]] = ("problem_statement", "test_patch", "eval_script")
@@ -80,7 +88,7 @@ class SweBench(Dataset):
 
     def image(self, row: Mapping[str, Any]) -> str:
         """The row's, or the name under which SWE-bench and SWE-Gym publish it."""
-        if named := text(row.get("image")) or text(row.get("image_name")):
+        if named := named_image(row):
             return named
         instance = text(row.get("instance_id")).lower()
         known = specification(text(row.get("repo")))

@@ -7,7 +7,14 @@ log_parser is a program are refused: a row must not run code on the server.
 from collections.abc import Mapping
 from typing import Any
 
-from agent_server.grading.datasets.base import GRADING_COLUMNS, REPOSITORY, parse_test_ids, text
+from agent_server.grading.datasets.base import (
+    GRADING_COLUMNS,
+    IMAGE_COLUMNS,
+    REPOSITORY,
+    named_image,
+    parse_test_ids,
+    text,
+)
 from agent_server.grading.datasets.row_test_patch import apply_command
 from agent_server.grading.datasets.swebench import SweBench
 from agent_server.grading.datasets.swebench_scripts import END_OUTPUT, START_OUTPUT
@@ -19,7 +26,7 @@ class SweBenchLive(SweBench):
     name = "swebench_live"
     identifying_columns = SweBench.identifying_columns | {"test_cmds"}
     read_columns = (
-        "instance_id", "docker_image", "image", "image_name", "base_commit", "FAIL_TO_PASS", "rebuild_cmds",
+        "instance_id", *IMAGE_COLUMNS, "base_commit", "FAIL_TO_PASS", "rebuild_cmds",
         "test_cmds", "print_cmds", "log_parser", "parser",
     )  # fmt: skip
     text_columns = ("problem_statement", "test_patch")
@@ -39,7 +46,7 @@ class SweBenchLive(SweBench):
         return ""
 
     def image(self, row: Mapping[str, Any]) -> str:
-        if named := text(row.get("docker_image")) or text(row.get("image")) or text(row.get("image_name")):
+        if named := named_image(row):
             return named
         instance = text(row.get("instance_id")).lower().replace("__", "_1776_")
         return f"starryzhang/sweb.eval.x86_64.{instance}:latest"

@@ -15,9 +15,11 @@ from typing import Any
 
 from agent_server.grading.datasets.base import (
     GRADING_COLUMNS,
+    IMAGE_COLUMNS,
     REPOSITORY,
     Dataset,
     TestRun,
+    named_image,
     parse_test_ids,
     run_checked,
     text,
@@ -44,7 +46,7 @@ class SweBenchPro(Dataset):
         {"instance_id", "base_commit", "test_patch", "before_repo_set_cmd", "selected_test_files_to_run"}
     )
     read_columns = (
-        "instance_id", "image", "image_name", "dockerhub_tag", "base_commit", "fail_to_pass", "FAIL_TO_PASS",
+        "instance_id", *IMAGE_COLUMNS, "dockerhub_tag", "base_commit", "fail_to_pass", "FAIL_TO_PASS",
         "selected_test_files_to_run",
     )  # fmt: skip
     text_columns = ("problem_statement", "test_patch", *FILES)
@@ -65,7 +67,7 @@ class SweBenchPro(Dataset):
         return f"it has no {' and no '.join(lacking)}; fill the columns from {SCRIPTS}" if lacking else ""
 
     def image(self, row: Mapping[str, Any]) -> str:
-        if named := text(row.get("image")) or text(row.get("image_name")):
+        if named := named_image(row):
             return named
         tag = text(row.get("dockerhub_tag"))
         return f"jefzda/sweap-images:{tag}" if tag else ""

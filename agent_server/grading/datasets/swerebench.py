@@ -8,13 +8,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agent_server.grading.datasets.base import GRADING_COLUMNS, parse_test_ids, text
+from agent_server.grading.datasets.base import GRADING_COLUMNS, IMAGE_COLUMNS, named_image, parse_test_ids, text
 from agent_server.grading.datasets.swebench import SweBench
 from agent_server.grading.datasets.swebench_parsers import is_pythons
 from agent_server.grading.datasets.swebench_scripts import python_script
 from agent_server.grading.datasets.swebench_specifications import Commands
-
-IMAGE_COLUMNS = ("docker_image", "image", "image_name")  # the first that is filled
 
 
 class SweRebench(SweBench):
@@ -45,7 +43,7 @@ class SweRebench(SweBench):
         return f"the log_parser {parser!r} of its install_config is not one of swebench's for Python"
 
     def image(self, row: Mapping[str, Any]) -> str:
-        return next((name for column in IMAGE_COLUMNS if (name := text(row.get(column)))), "")
+        return named_image(row)
 
     def parser(self, row: Mapping[str, Any]) -> str:
         return text(install_config(row).get("log_parser")) or "parse_log_pytest"

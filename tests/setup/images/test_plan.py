@@ -1,12 +1,14 @@
 """setup/images without a registry: names, error classes, order, disk space, and the end of a fetch at the pull
 limit."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from agent_server.tasks.catalog import Catalog
 from client.errors import ConfigError
 from setup.images.fetch import ImageFetcher
 from setup.images.plan import DiskLimits, Image, bytes_needed, next_to_start, space_error, to_evict
@@ -21,7 +23,7 @@ from setup.images.registry import (
     reference,
 )
 from setup.images.report import Report
-from setup.images.rows import distinct_images, read_rows
+from setup.images.rows import distinct_images, image_names, read_rows
 from setup.images.store import ImageStore
 
 
@@ -64,6 +66,37 @@ def test_rows_come_from_a_file_or_from_both_modes_of_a_folder(tmp_path: Path):
     (tmp_path / "train.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(ConfigError, match="train.parquet cannot be read as parquet"):
         read_rows(tmp_path)
+
+
+OLD_ROW = {"base_commit": "c0ffee", "patch": "d", "test_patch": "t", "FAIL_TO_PASS": ["a"], "PASS_TO_PASS": []}
+KINDS = {
+    "R2E-Gym": {"docker_image": "n/a:1", "image_name": "b", "expected_output_json": '{"a": "PASSED"}'},
+    "old row of SWE-bench": OLD_ROW | {"repo": "django/django", "version": "4.0"},
+    "row of SWE-Gym": OLD_ROW | {"repo": "getmoto/moto", "version": "5.0"},
+    "named by docker_image": OLD_ROW | {"repo": "django/django", "version": "4.0", "docker_image": "d", "image": "i"},
+    "SWE-rebench": OLD_ROW | {"docker_image": "swerebench/x", "install_config": {"test_cmd": "pytest"}},
+    "SWE-rebench V2": OLD_ROW | {"image_name": "d/x:1", "language": "python", "install_config": {"test_cmd": "t"}},
+    "SWE-bench Live": OLD_ROW | {"test_cmds": ["pytest"], "log_parser": "pytest"},
+    "SWE-bench Multilingual": OLD_ROW | {"repo": "gin-gonic/gin", "version": "1805"},
+    "SWE-bench Pro": {
+        "base_commit": "c0ffee", "test_patch": "t", "fail_to_pass": "['a']", "before_repo_set_cmd": "x",
+        "selected_test_files_to_run": "['a']", "dockerhub_tag": "tag", "run_script": "r", "parser_script": "p",
+    },
+    "SWE-smith": {"image_name": "smith", "patch": "d", "FAIL_TO_PASS": ["a"], "PASS_TO_PASS": [], "test_cmd": "pytest"},
+    "own script": {"eval_script": "true", "image_name": "n", "image": "i"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_images_are_fetched_under_the_names_that_the_server_looks_for(tmp_path: Path, row, suffix: str):
+    row = {"instance_id": "a__B-1", "problem_statement": "p"} | row
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        parquet.write_table(pa.Table.from_pylist([row]), path)
+    assert set(image_names(path, "auto")) == Catalog(path).image_names()
 
 
 @pytest.mark.parametrize(
