@@ -39,6 +39,11 @@ def resolved(outcomes: Mapping[str, str], fail_to_pass: Iterable[str], pass_to_p
     return not failing(expected_outcomes(fail_to_pass, outcomes), expected_outcomes(pass_to_pass, outcomes))
 
 
+def all_passed(tests: Iterable[str], outcomes: Mapping[str, str]) -> bool:
+    """Whether each test has passed, neither skipped nor failed as expected."""
+    return all(outcome == "PASSED" for outcome in expected_outcomes(tests, outcomes).values())
+
+
 def failing(fail_to_pass: Mapping[str, str], pass_to_pass: Mapping[str, str]) -> tuple[str, ...]:
     """The tests whose outcome does not count. Both mappings: outcome by test id, from `expected_outcomes`."""
     not_fixed = (test for test, outcome in fail_to_pass.items() if not is_passed(outcome))

@@ -7,7 +7,6 @@ code under test can forge outcomes, in every language.
 """
 
 import ast
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,19 +23,20 @@ from agent_server.grading.datasets.base import (
     run_checked,
     text,
 )
+from agent_server.grading.datasets.parser_programs import print_result, read_result
 from agent_server.grading.datasets.row_test_patch import (
     STOP_WHERE_A_PATCH_FAILS,
     apply_command,
     check_fits,
     here_document,
 )
+from agent_server.grading.outcomes import all_passed, short_unittest_id
 from agent_server.grading.patches import paths_in
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
 FOLDER = "/app"  # of the repository in the images
 SCRIPTS = "https://github.com/scaleapi/SWE-bench_Pro-os/tree/main/run_scripts"
-START, END = "<<<<< outcomes", ">>>>> outcomes"
 FILES = ("run_script", "parser_script")
 
 
@@ -112,7 +112,7 @@ class SweBenchPro(Dataset):
                 'cat "$work/stdout" "$work/stderr"',
                 "python=$(command -v python || command -v python3)",
                 '"$python" "$work/parser_script" "$work/stdout" "$work/stderr" "$work/output.json"',
-                f"echo; echo '{START}'; cat \"$work/output.json\"; echo; echo '{END}'",
+                print_result('"$work/output.json"'),
             ]
         )
 
@@ -121,11 +121,14 @@ class SweBenchPro(Dataset):
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """By the row's parser; empty where it left none."""
-        found = run.log.rpartition(START)[2].partition(END)[0]
         try:
-            return {str(test["name"]): str(test["status"]) for test in json.loads(found)["tests"]}
-        except (ValueError, LookupError, TypeError):
+            return {short_unittest_id(test["name"]): test["status"] for test in read_result(run.log)["tests"]}
+        except (LookupError, TypeError):
             return {}
+
+    def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
+        """The harness's rule: all expected tests passed, and none was skipped."""
+        return all_passed((*task.fail_to_pass, *task.pass_to_pass), outcomes)
 
 
 def parse_listed(value: Any) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from agent_server.grading.datasets.row_test_patch import apply_command
 from agent_server.grading.datasets.swebench_parsers import is_importable, is_pythons
 from agent_server.grading.datasets.swebench_scripts import END, START
 from agent_server.grading.datasets.swerebench import SweRebench, commands, install_config
+from agent_server.grading.outcomes import all_passed
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
@@ -67,6 +68,10 @@ class SweRebenchV2(SweRebench):
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         return {without_duration(test): outcome for test, outcome in super().outcomes(task, run).items()}
+
+    def resolved(self, task: Task, outcomes: Mapping[str, str]) -> bool:
+        """The harness's rule: all expected tests passed, and none was skipped."""
+        return all_passed((*task.fail_to_pass, *task.pass_to_pass), outcomes)
 
 
 def is_python(row: Mapping[str, Any]) -> bool:

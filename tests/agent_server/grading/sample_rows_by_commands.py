@@ -147,6 +147,43 @@ def swebench_live(images: Images, folder: Path) -> Made:
     return Made(save(folder, "swebench_live", row), "swebench_live", row["instance_id"])
 
 
+GO = """#!/bin/sh
+PYTHONPATH=. python3 check.py
+"""
+OLD_GO = """from calc.core import mean
+print("--- PASS: TestMean (0.00s)" if mean([1, 3]) == 2 else "--- FAIL: TestMean (0.00s)")
+"""
+NEW_GO = f"""{OLD_GO}from calc.core import total
+print("--- PASS: TestTotal (0.01s)" if total([1]) == 1 else "--- FAIL: TestTotal (0.01s)")
+"""
+
+
+LIVE_PARSER = """import re
+
+def parser(log: str) -> dict[str, str]:
+    print("a parser may print")
+    words = {"PASS": "pass", "FAIL": "fail"}
+    return {name: words[word] for word, name in re.findall(r"^--- (PASS|FAIL): (\\S+)", log, re.MULTILINE)}
+"""
+
+
+def swebench_live_other(images: Images, folder: Path) -> Made:
+    """A row of its MultiLang: the parser is a program that reads what the last commands print."""
+    name = "starryzhang/sweb.eval.x86_64.calc_1776_calc-9"
+    row = _row(images, folder, name, tests=({"check.py": OLD_GO}, {"check.py": NEW_GO})) | {
+        "instance_id": "calc__calc-9",
+        "repo": "calc/calc",
+        "docker_image": name,
+        "rebuild_cmds": ["export PYTHONPATH=."],
+        "test_cmds": ["python3 check.py >test.log"],
+        "print_cmds": ["cat test.log"],
+        "log_parser": LIVE_PARSER,
+        "FAIL_TO_PASS": ["TestTotal"],
+        "PASS_TO_PASS": ["TestMean"],
+    }
+    return Made(save(folder, "swebench_live_other", row), "swebench_live", row["instance_id"])
+
+
 RUN_SCRIPT = """#!/bin/bash
 IFS=',' read -r -a files <<< "$1"
 python3 -m pytest -rA "${files[@]}"
@@ -187,17 +224,6 @@ def swebench_pro(images: Images, folder: Path) -> Made:
     return Made(save(folder, "swebench_pro", row), "swebench_pro", row["instance_id"])
 
 
-GO = """#!/bin/sh
-PYTHONPATH=. python3 check.py
-"""
-OLD_GO = """from calc.core import mean
-print("--- PASS: TestMean (0.00s)" if mean([1, 3]) == 2 else "--- FAIL: TestMean (0.00s)")
-"""
-NEW_GO = f"""{OLD_GO}from calc.core import total
-print("--- PASS: TestTotal (0.01s)" if total([1]) == 1 else "--- FAIL: TestTotal (0.01s)")
-"""
-
-
 def swebench_multilingual(images: Images, folder: Path) -> Made:
     """An old row of a repository in Go; `go` is a script that prints as go does."""
     name = "swebench/sweb.eval.x86_64.gin-gonic_1776_gin-1805:latest"
@@ -215,4 +241,12 @@ def swebench_multilingual(images: Images, folder: Path) -> Made:
     return Made(save(folder, "swebench_multilingual", row), "swebench_multilingual", row["instance_id"])
 
 
-ALL = (swerebench, swerebench_v2, swerebench_v2_other, swebench_live, swebench_pro, swebench_multilingual)
+ALL = (
+    swerebench,
+    swerebench_v2,
+    swerebench_v2_other,
+    swebench_live,
+    swebench_live_other,
+    swebench_pro,
+    swebench_multilingual,
+)

@@ -65,7 +65,17 @@ def test_a_test_patch_that_does_not_fit_is_the_rows_fault(bench_by_commands, nam
 
 def test_printed_text_is_believed_only_where_the_author_says_so(bench_by_commands):
     trusting = {name for name in NAMES if (bench := bench_by_commands(name)).dataset.trusts_printed_output(bench.task)}
-    assert trusting == {"swerebench_v2_other", "swebench_pro", "swebench_multilingual"}
+    assert trusting == {"swerebench_v2_other", "swebench_live_other", "swebench_pro", "swebench_multilingual"}
+
+
+@pytest.mark.parametrize("name", ["swebench_pro", "swerebench_v2", "swerebench_v2_other"])
+@pytest.mark.parametrize("outcome", ["SKIPPED", "XFAIL", "MISSING"])
+def test_a_test_that_should_pass_may_not_be_skipped_where_the_harness_says_so(bench_by_commands, name, outcome):
+    bench = bench_by_commands(name)
+    passed = dict.fromkeys((*bench.task.fail_to_pass, *bench.task.pass_to_pass), "PASSED")
+    assert bench.dataset.resolved(bench.task, passed)
+    assert not bench.dataset.resolved(bench.task, passed | {bench.task.pass_to_pass[0]: outcome})
+    assert not bench.dataset.resolved(bench.task, {})
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -91,8 +101,8 @@ def test_an_install_config_may_be_json_text(bench_by_commands, as_text):
         ("swerebench_v2_other", {"install_config": {"test_cmd": "x", "log_parser": "mine"}}, "set PYTHONPATH to a"),
         ("swerebench_v2", {"test_cmds": ["x"]}, "its test_cmds says how to grade it"),
         ("swebench_live", {"test_cmds": []}, "its test_cmds are empty"),
-        ("swebench_live", {"log_parser": "def parser(log):\n    return {}"}, "would run on this server"),
-        ("swebench_live", {"log_parser": ""}, "its log_parser must be 'pytest'"),
+        ("swebench_live", {"log_parser": "parse_log_pytest"}, "its log_parser must be 'pytest' or a program with"),
+        ("swebench_live", {"log_parser": "os:system"}, "not 'os:system'"),
         ("swebench_live", {"install_config": {"a": 1}}, "its install_config says how to grade it"),
         ("swebench_pro", {"run_script": "", "parser_script": ""}, "it has no run_script and no parser_script; fill"),
         ("swebench_pro", {"fail_to_pass": "[]"}, "its fail_to_pass is empty"),
