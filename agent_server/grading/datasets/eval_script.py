@@ -17,7 +17,7 @@ from agent_server.grading.datasets.base import (
     text,
 )
 from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS
-from agent_server.grading.datasets.swebench_parsers import names_of_tests, parse_log, parsers
+from agent_server.grading.datasets.swebench_parsers import is_pythons, names_of_tests, parse_log, parsers
 from agent_server.grading.reporter.report import ReportedTest
 from agent_server.grading.reports.pytest_summary import parse_pytest_summary
 from agent_server.grading.reports.unittest_output import parse_unittest_output
@@ -47,6 +47,12 @@ class EvalScript(Dataset):
             return ""
         if parser not in PRINTED and parser not in parsers():
             return f"log_parser is {' or '.join(PRINTED)} or one of swebench's, not {parser!r}"
+        trusts = type(self).trusts_printed_output is not Dataset.trusts_printed_output
+        if parser not in PRINTED and not is_pythons(parser) and not trusts:
+            return (
+                f"{parser} reads what a runner prints that cannot report in another way; derive a class of EvalScript"
+                " with trusts_printed_output to believe it"
+            )
         return "" if parse_test_ids(row.get("FAIL_TO_PASS")) else "it has a log_parser and no FAIL_TO_PASS to look for"
 
     def image(self, row: Mapping[str, Any]) -> str:

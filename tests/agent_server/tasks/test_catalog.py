@@ -112,6 +112,10 @@ def test_an_empty_list_has_many_spellings(tmp_path, value):
         ([SCRIPT | {"image": None}], "AGENT_SERVER_DEFAULT_IMAGE is not set"),
         ([SCRIPT | {"log_parser": "parse_log_pytest"}], "it has a log_parser and no FAIL_TO_PASS"),
         (
+            [SCRIPT | {"log_parser": "parse_log_gotest", "FAIL_TO_PASS": ["a"]}],
+            "parse_log_gotest reads what a runner prints that cannot report in another way",
+        ),
+        (
             [SCRIPT | {"log_parser": "mine", "FAIL_TO_PASS": ["a"]}],
             "log_parser is pytest or unittest or one of swebench's, not 'mine'",
         ),
