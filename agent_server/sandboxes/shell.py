@@ -269,6 +269,8 @@ class PersistentShell:
         first = shell_code.output_descriptor(self._outputs, self._startup_script)
         numbers = range(first, first + len(DIRECTORIES))
         opens = (f"{number}<{path}" for number, path in zip(numbers, DIRECTORIES, strict=True))
+        # One of the numbers may be open: bash would move it aside, to another of them, and close that in the end.
+        self._channel.execute("exec " + " ".join(f"{number}<&-" for number in numbers) + "\n")
         self._channel.execute(f"exec {' '.join(opens)}\n")
         self._evaluate("$?")  # the reply shows that the shell has executed the line before
         try:
