@@ -71,8 +71,10 @@ class Watchdog:
 
     def resource_usage(self) -> ResourceUsage:
         """Usage as of now, or of the last check where the sandbox is gone."""
-        cpu_s, peak_bytes = self._request(Request.USAGE).split()
-        return ResourceUsage(float(cpu_s), int(peak_bytes))
+        fields = self._request(Request.USAGE).split()
+        while len(fields) != 2:  # the reply to a request whose caller was interrupted, by the end of its time say
+            fields = self._receive().split()
+        return ResourceUsage(float(fields[0]), int(fields[1]))
 
     def close(self) -> None:
         """Kill the watchdog and reap it. Not repeatable."""
@@ -82,8 +84,12 @@ class Watchdog:
         self._procfs.close()
 
     def _request(self, request: Request) -> str:
-        try:
+        with suppress(OSError):  # then there is no reply either
             self._socket.sendall(request.encode())
+        return self._receive()
+
+    def _receive(self) -> str:
+        try:
             reply = self._socket.recv(MESSAGE_BYTES)
         except OSError:
             reply = b""

@@ -1,5 +1,5 @@
-"""Latency of a sandbox's start, command and stop, and of a worker's start, next to `apptainer instance` in the same
-run.
+"""Latency of a sandbox's start, command and stop, of the search for files of other users, and of a worker's start, next
+to `apptainer instance` in the same run.
 
     python -m scripts.bench.sandbox [--image SIF] [--repeat N]
 
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from agent_server.config import Settings
 from agent_server.executors.local import LocalExecutor
-from agent_server.sandboxes import apptainer
+from agent_server.grading.datasets.base import REPOSITORY
+from agent_server.sandboxes import apptainer, ownership
 from agent_server.store.store import Store
 from agent_server.tasks.catalog import open_catalog
 from agent_server.worker.job import Job
@@ -60,8 +61,10 @@ def measure_sandbox(image: Path, scratch: Path, times: dict[str, list[float]]) -
     sandbox = timed(
         times, "start", lambda: apptainer.start(image, scratch=scratch, env={}, start_timeout_s=60, limits=LIMITS)
     )
+    timed(times, "ownership", lambda: ownership.repair(sandbox, [REPOSITORY]))
     for _ in range(COMMANDS):
         timed(times, "command", lambda: sandbox.run("true", cwd="/", timeout_s=10))
+        timed(times, "clean command", lambda: sandbox.run_clean("true", cwd="/", timeout_s=10))
     timed(times, "stop", sandbox.close)
 
 
@@ -127,7 +130,7 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
 
 
 def report(ours: dict[str, list[float]], baseline: dict[str, list[float]]) -> None:
-    limits = {"start": 400, "command": 5, "stop": 50, "worker start": 50}
+    limits = {"start": 400, "ownership": 40, "command": 5, "clean command": 5, "stop": 50, "worker start": 50}
     print(f"{'median of ms':14} {'sandbox':>10} {'p95':>10} {'bound':>7} {'instance':>10} {'ratio':>8}")
     for name, values in ours.items():
         median, p95 = statistics.median(values), sorted(values)[int(0.95 * (len(values) - 1))]

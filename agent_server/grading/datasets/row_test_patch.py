@@ -53,11 +53,11 @@ def check_fits(task: Task, sandbox: Sandbox, patch: str, base: str, options: str
         f"export GIT_INDEX_FILE={INDEX}; rm -f {INDEX}; git read-tree {shlex.quote(base)}"
         f" && git apply --cached --check {options} {PATCH}; status=$?; rm -f {INDEX} {PATCH}; exit $status"
     )
-    result = sandbox.run(f"( {check} )", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
+    result = sandbox.run_clean(check, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
     if result.returncode != 0:
         raise GraderError(
             f"row {task.task_id}: its test patch must apply to its base commit {base or 'HEAD'}, and does not:"
-            f" {result.output.strip()[-500:]}; correct the row or its image, or drop the row"
+            f" {result.message}; correct the row or its image, or drop the row"
         )
 
 

@@ -30,3 +30,11 @@ class Unfit:
 
 class NotAnAgent:
     """A class without `run`."""
+
+
+class EndlessAgent:
+    """Never ends by itself. It does not know AgentTimeout."""
+
+    def run(self, problem_statement, sandbox, endpoint, *, agent_timeout_s, command_timeout_s, trajectory, seconds):
+        while True:
+            sandbox.run("sleep 1", cwd="/testbed", timeout_s=command_timeout_s)

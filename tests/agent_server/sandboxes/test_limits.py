@@ -179,6 +179,15 @@ def test_watching_an_idle_sandbox_costs_under_one_percent_of_a_core(start):
     assert (cpu_s() - before) / 3.0 < 0.01
 
 
+def test_usage_is_known_after_an_interrupted_request(start):
+    """A worker is interrupted in whatever call it is, also while it waits for a reply."""
+    sandbox = start()
+    run(sandbox, "true")
+    sandbox._watchdog._socket.sendall(b"command_started")
+    assert sandbox.resource_usage().peak_bytes > 0
+    assert sandbox.resource_usage().peak_bytes > 0
+
+
 def test_a_sandbox_without_its_watchdog_runs_nothing(start):
     sandbox = start()
     os.kill(sandbox._watchdog.pid, signal.SIGKILL)

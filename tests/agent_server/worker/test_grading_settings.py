@@ -48,6 +48,18 @@ def test_a_reward_command_of_the_server(own_server, model):
     )
 
 
+@pytest.mark.parametrize("placement", ["fresh", "same"])
+def test_variables_of_the_agent_are_not_those_of_the_tests(own_server, model, placement):
+    names = "{'PAGER', 'GIT_PAGER', 'PYTHONDONTWRITEBYTECODE', 'BASH_ENV', 'SANDBOX_STARTUP', 'PYTEST_ADDOPTS'}"
+    server = own_server(
+        AGENT_SERVER_REWARD_COMMAND=f'python3 -c "import os; print(float(not {names} & set(os.environ)))"',
+        AGENT_SERVER_GRADING_SANDBOX=placement,
+    )
+    view = server.run(model, ["echo $PAGER $GIT_PAGER $BASH_ENV", FIX], key=f"variables {placement}")
+    seen = model.requests[f"variables {placement}"][1]["messages"][-1]["content"]
+    assert view.reward == 1.0 and "\ncat cat /root/.bashrc\n" in seen
+
+
 def test_a_setup_command_that_fails_is_no_session(own_server, model):
     server = own_server(AGENT_SERVER_SETUP_COMMAND="echo no such wheel; exit 3")
     view = server.run(model, [FIX])
