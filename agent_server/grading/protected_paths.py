@@ -30,7 +30,7 @@ MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 def row_tests(dataset: Dataset, task: Task, sandbox: Sandbox) -> tuple[str, ...]:
     """Files and folders, relative to the repository, that hold the row's tests or that its script names. `sandbox`:
     with the repository before the submission. Raises GraderError."""
-    return (*locate(task, sandbox, dataset.test_files(task)), *paths_in_script(dataset.test_script(task)))
+    return (*locate(task, sandbox, dataset.test_files(task)), *paths_in_script(dataset.script_of_tests(task)))
 
 
 def paths_in_script(script: str) -> Iterator[str]:

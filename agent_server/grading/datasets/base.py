@@ -133,6 +133,10 @@ class Dataset:
 
     # --- the tests --------------------------------------------------------------------------------------------------
 
+    def script_of_tests(self, task: Task) -> str:
+        """The part of the script that runs the tests. The test files that it names are protected."""
+        return self.test_script(task)
+
     def test_script(self, task: Task) -> str:
         """The bash script that runs the tests, in the repository with the submission applied."""
         return task.row["test_cmd"]

@@ -21,7 +21,7 @@ from agent_server.grading.datasets.base import (
 )
 from agent_server.grading.datasets.row_test_patch import STOP_WHERE_A_PATCH_FAILS, applied_patches, check_fits
 from agent_server.grading.datasets.swebench_parsers import is_pythons, names_of_tests, parse_log, parsers
-from agent_server.grading.datasets.swebench_scripts import eval_script, reason_unknown
+from agent_server.grading.datasets.swebench_scripts import END_OUTPUT, START_OUTPUT, eval_script, reason_unknown
 from agent_server.grading.datasets.swebench_specifications import specification
 from agent_server.grading.outcomes import short_unittest_id
 from agent_server.grading.patches import paths_in
@@ -85,6 +85,12 @@ class SweBench(Dataset):
             f"{parser} reads what a runner prints that cannot report in another way; set"
             " AGENT_SERVER_DATASET=swebench_multilingual to trust printed output"
         )
+
+    def script_of_tests(self, task: Task) -> str:
+        """Between the markers of the test output: before them stand commands that install, with names of files."""
+        script = self.test_script(task)
+        start, end = script.find(START_OUTPUT), script.find(END_OUTPUT)
+        return script[start:end] if 0 <= start < end else script
 
     def image(self, row: Mapping[str, Any]) -> str:
         """The row's, or the name under which SWE-bench and SWE-Gym publish it."""

@@ -11,6 +11,7 @@ from agent_server.grading.datasets.base import TestRun, files_of_tests, is_docte
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import grade
 from agent_server.grading.placement import FreshSandbox
+from agent_server.grading.protected_paths import paths_in_script
 from agent_server.grading.reporter.report import ReportedTest, RunReport
 from agent_server.tasks.task import Task
 from tests.agent_server.grading.grading_bench import (
@@ -74,6 +75,15 @@ def test_an_exit_code_counts_only_with_the_rows_own_tests(grading_bench, command
     assert not graded(evil).resolved
     assert graded(SOLVE).resolved
     assert graded(f"{SOLVE}; {evil}").resolved
+
+
+def test_files_that_an_installing_command_names_are_no_tests(grading_bench):
+    bench = grading_bench("swebench_new")
+    script = bench.row["eval_script"].replace("git status\n", "pip install -r test-requirements.txt || true\n")
+    task = bench.dataset.task(bench.row | {"eval_script": script})
+    assert "test-requirements.txt" in bench.dataset.test_script(task)
+    named = list(paths_in_script(bench.dataset.script_of_tests(task)))
+    assert "tests/test_core.py" in named and "test-requirements.txt" not in named
 
 
 def reported(node: str, outcome: str) -> ReportedTest:
