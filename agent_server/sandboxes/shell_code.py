@@ -10,6 +10,7 @@ Invariant: a command has no descriptor but its output. The shell's own messages 
 from agent_server.sandboxes.shell_output import OutputFiles
 
 BASH = ("bash", "--noprofile", "--norc", "-p")  # -p: no startup file, and no functions or options of the environment
+NUMBERS_FOR_BASH = 20
 FILE_LIMIT_BYTES = 4 * 2**30  # RLIMIT_FSIZE: bound of an output file between two checks of its size
 # Variables that change what programs print or do, whatever their arguments are.
 IGNORED = (
@@ -87,5 +88,6 @@ def startup_script(outputs: OutputFiles, script: int) -> str:
 
 
 def output_descriptor(outputs: OutputFiles, script: int) -> int:
-    """The number of a command's output until its bash has sourced the startup script: the first that is free."""
-    return max(*outputs.descriptors, script) + 1
+    """The number of a command's output until its bash has sourced the startup script. It is free: bash itself takes the
+    lowest numbers from 10 on."""
+    return max(*outputs.descriptors, script) + NUMBERS_FOR_BASH

@@ -1,5 +1,7 @@
 """Streams of commands: what a command prints is told from what its environment and what other processes print."""
 
+import os
+
 import pytest
 
 from agent_server.sandboxes import apptainer, shell, shell_output
@@ -188,6 +190,20 @@ def test_a_writer_in_the_background_cannot_fill_the_memory(tmp_path, demo_image)
         assert run(sandbox, "echo alive").output == "alive\n"
     finally:
         sandbox.close()
+
+
+def test_descriptors_that_the_worker_holds_do_not_matter(tmp_path, demo_image):
+    for n_held in (0, 5, 40):
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(n_held)]
+        sandbox = apptainer.start(demo_image, scratch=tmp_path, env={}, start_timeout_s=30, limits=LIMITS)
+        try:
+            assert run(sandbox, "ls /proc/self/fd; echo done >&2").output == "0\n1\n2\n3\ndone\n"
+            assert clean(sandbox, "ls /proc/self/fd; echo done >&2").data == b"0\n1\n2\n3\n"
+            assert sandbox.resource_usage().peak_bytes > 0
+        finally:
+            sandbox.close()
+            for descriptor in held:
+                os.close(descriptor)
 
 
 def test_opening_the_files_from_inside_does_not_harm_the_worker(tmp_path, demo_image):
