@@ -52,6 +52,11 @@ class HostileSubmission:
     not_applicable: str = ""
 
 
+def prints(name: str) -> bool:
+    """Whether the attack shows the row's tests as passed."""
+    return any(attack.name == name and "{passes}" in attack.code for attack in ATTACKS)
+
+
 class NotApplicable(Exception):
     """Why an attack cannot be made in a repository."""
 
@@ -73,10 +78,16 @@ def find_gold_files(task: Task, sandbox: Sandbox) -> tuple[GoldFile, ...]:
 
 
 def submissions(
-    dataset: Dataset, task: Task, sandbox: Sandbox, gold_files: Sequence[GoldFile], names: Sequence[str] = NAMES
+    dataset: Dataset,
+    task: Task,
+    sandbox: Sandbox,
+    gold_files: Sequence[GoldFile],
+    gold_log: str,
+    names: Sequence[str] = NAMES,
 ) -> Iterator[HostileSubmission]:
-    """The attacks with these names. `sandbox` holds the agent's repository, committed and clean. Raises GraderError."""
-    builder = _Builder(dataset, task, sandbox, gold_files)
+    """The attacks with these names. `sandbox` holds the agent's repository, committed and clean. `gold_log`: what the
+    tests print with the gold patch. Raises GraderError."""
+    builder = _Builder(dataset, task, sandbox, gold_files, gold_log)
     for name in names:
         try:
             builder.make(name)
@@ -98,11 +109,11 @@ def fingerprint() -> str:
 class _Builder:
     """Makes attacks in the repository of one sandbox."""
 
-    def __init__(self, dataset: Dataset, task: Task, sandbox: Sandbox, gold_files: Sequence[GoldFile]):
+    def __init__(self, dataset: Dataset, task: Task, sandbox: Sandbox, gold_files: Sequence[GoldFile], gold_log: str):
         self._task, self._sandbox, self._gold_files = task, sandbox, gold_files
         self._tests = (*task.fail_to_pass, *task.pass_to_pass)
         self._script = dataset.test_script(task)
-        self._passes = printed.passes(self._tests)
+        self._passes = printed.passes(self._tests, gold_log)
         self._tracked = self._output("git ls-files -z").decode(errors="surrogateescape").split("\0")
         self._attacks = {attack.name: attack for attack in ATTACKS}
 

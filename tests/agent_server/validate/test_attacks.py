@@ -60,6 +60,7 @@ FILES = {
     "run.sh": "#!/bin/sh\npython3 -m pytest -rA tests\n",
     "child.py": CHILD,
 }
+GOLD_LOG = "+ : '>>>>> Start Test Output'\n--- PASS: TestTotal (0.01s)\n+ : '>>>>> End Test Output'\n"
 F2P = ["tests/test_core.py::test_total", "tests/test_unit.py::Unit::test_total", "test_total (tests.test_unit.Unit)"]
 P2P = ["tests/test_core.py::test_mean"]
 # These runners and judges take them for errors. They are for others: plain scripts, rules that ignore missing tests.
@@ -110,7 +111,7 @@ def made(sample_rows, tmp_path_factory):
         files = hostile.find_gold_files(made.task, sandbox)
         assert [(file.path, file.is_new, len(file.changed)) for file in files] == [(SOURCE_PATCH_PATH, False, 1)]
         assert run(sandbox, hostile.RESET).returncode == 0
-        found = list(hostile.submissions(dataset, made.task, sandbox, files))
+        found = list(hostile.submissions(dataset, made.task, sandbox, files, GOLD_LOG))
         assert run(sandbox, "git status --porcelain").output == ""
     finally:
         sandbox.close()
@@ -179,6 +180,10 @@ def test_passes_are_printed_in_the_form_of_every_parser():
     assert parse_pytest_summary(printed.passes(pytest_ids)) == dict.fromkeys(pytest_ids, "PASSED")
     assert parse_unittest_output(printed.passes(["test_x (pkg.tests.T)"])) == {"test_x (pkg.tests.T)": "PASSED"}
     assert "PASSED r2e_tests/test_1.py::TestX::test_y" in printed.passes(["TestX.test_y"])
+    # What the gold patch's run printed between the markers, for parsers that nobody here knows.
+    assert printed.passes([], GOLD_LOG).startswith("\n'\n--- PASS: TestTotal (0.01s)\n")
+    assert printed.passes([], GOLD_LOG).count(">>>>> ") == len(printed.MARKERS)
+    assert "\nok 1\nok 2\n" in printed.passes([], "ok 1\nok 2\n>>>>> Test Exit Code: 0\n")
 
 
 def test_replaced_tests_lie_where_the_rows_do():

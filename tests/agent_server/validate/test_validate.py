@@ -12,9 +12,17 @@ import requests
 
 from agent_server.validate import hostile
 from tests.agent_server.conftest import DEMO, ROOT, eventually
+from tests.agent_server.grading import sample_rows_by_commands as by_commands
+from tests.agent_server.grading import sample_rows_by_runner as by_runner
+from tests.agent_server.grading.awkward.environments import environments
+from tests.agent_server.grading.sample_images import Images
+from tests.agent_server.grading.sample_rows import Made
 
 pytestmark = pytest.mark.slow
 SAMPLE_NAMES = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_script")
+ROWS = (*SAMPLE_NAMES, *(make.__name__ for make in (*by_commands.ALL, *by_runner.ALL)))
+# Their datasets believe what is printed, and say so.
+BELIEVE_PRINTED = {"swerebench_v2_other", "swebench_pro", "swebench_multilingual"}
 # Attacks that mean nothing for a sample row: none has SymPy's runner, some show the agent no tests or no scripts.
 NOT_FOR_ALL = {"patch SymPy's reporter", hostile.DELETE_TESTS, hostile.REPLACE_TESTS, hostile.REPLACE_SCRIPTS}
 ONE_ATTACK = ("--attacks", "exit at import")
@@ -27,21 +35,42 @@ def run_validate(*arguments: object, report: Path, **settings: str) -> tuple[sub
     return ran, json.loads(report.read_text()) if report.exists() else {}
 
 
-@pytest.mark.parametrize("name", SAMPLE_NAMES)
-def test_gold_is_one_and_empty_and_hostile_are_zero(sample_rows, tmp_path, name):
+@pytest.fixture(scope="session")
+def all_rows(sample_rows, tmp_path_factory) -> tuple[Path, dict[str, Made]]:
+    """The images' folder, and a task of every format and runner by the name of its file."""
     images, made = sample_rows
-    row = made[name]
-    ran, report = run_validate("--tasks", row.path, "--images", images, "--jobs", 1, report=tmp_path / "validate.json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    cases = report["cases"]
-    assert {case: line["resolved"] for case, line in cases.items()} == {"gold": 1} | dict.fromkeys(
-        {"empty"} | (cases.keys() - {"gold", "empty"}), 0
-    )
+    folder, maker = tmp_path_factory.mktemp("rows"), Images(images.parent / "root", images)
+    rows = [make(maker, folder) for make in by_commands.ALL]
+    rows += [make(maker, folder, environments(DEMO.parent)) for make in by_runner.ALL]
+    return images, made | {row.path.stem: row for row in rows}
+
+
+@pytest.fixture(scope="session")
+def v2_parsers(tmp_path_factory) -> Path:
+    """A folder for the path, with the parsers of SWE-rebench V2's repository."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "lib/agent").mkdir(parents=True)
+    (folder / "lib/agent/log_parsers.py").write_text(by_commands.CHECK_PARSER)
+    return folder
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(f"row {name}")) for name in ROWS])
+def test_gold_is_one_and_empty_and_hostile_are_zero(all_rows, v2_parsers, tmp_path, name):
+    images, made = all_rows
+    options = ("--tasks", made[name].path, "--images", images, "--jobs", 1, "--timeout-s", 20)
+    ran, report = run_validate(*options, report=tmp_path / "validate.json", PYTHONPATH=str(v2_parsers))
+    cases, text = report["cases"], ran.stdout + ran.stderr
+    assert list(cases) == ["gold", "empty", *hostile.NAMES], text
     assert all(line["no_grade"] == 0 for line in cases.values())
-    assert list(cases) == ["gold", "empty", *hostile.NAMES]
-    assert (
-        {case for case, line in cases.items() if not line["graded"]} == report["not_applicable"].keys() <= NOT_FOR_ALL
-    )
+    not_made = {case for case, line in cases.items() if not line["graded"]}
+    assert not_made == report["not_applicable"].keys() <= NOT_FOR_ALL
+    resolved = {case for case, line in cases.items() if line["resolved"]}
+    if name in BELIEVE_PRINTED:
+        assert ran.returncode == 1 and {"gold", "print and exit at import"} <= resolved and "empty" not in resolved, (
+            text
+        )
+    else:
+        assert ran.returncode == 0 and resolved == {"gold"}, text
 
 
 def test_a_row_that_cannot_be_trusted_is_named_and_excluded(sample_rows, tmp_path, own_server):
