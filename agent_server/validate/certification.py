@@ -43,7 +43,7 @@ def certify(
     row: dict[str, Any], dataset: Dataset, task: Task, repeat: int, conditions: Conditions
 ) -> Iterator[Verdict]:
     """The verdicts of one repeat of the row's cases, gold first."""
-    case = _Case(dataset, task, repeat, conditions)
+    cases = Cases(dataset, task, repeat, conditions)
     try:
         with _sandbox(task, conditions) as sandbox:
             repository.prepare(dataset, task, sandbox)
@@ -51,26 +51,26 @@ def certify(
             gold = repository.collect_diff(sandbox)
             gold_files = hostile.find_gold_files(task, sandbox)
     except Exception as failure:  # a dataset class of the user's may raise anything
-        yield case.without_grade(GOLD, failure, 0.0, expected=True)
+        yield cases.without_grade(GOLD, failure, 0.0, expected=True)
         return
     with tempfile.TemporaryDirectory(prefix="validate-") as folder:
         log_file = Path(folder, "gold.log")
-        yield case.verdict(GOLD, gold, expected=True, log_file=log_file)
+        yield cases.verdict(GOLD, gold, expected=True, log_file=log_file)
         gold_log = log_file.read_text(errors="replace") if log_file.exists() else ""
-    yield case.verdict(EMPTY, "", expected=False)
+    yield cases.verdict(EMPTY, "", expected=False)
     try:
         with _sandbox(task, conditions) as sandbox:
             repository.prepare(dataset, task, sandbox)
             attacks = list(hostile.submissions(dataset, task, sandbox, gold_files, gold_log, conditions.attacks))
     except Exception as failure:  # as above
-        yield case.without_grade(HOSTILE, failure, 0.0, expected=False)
+        yield cases.without_grade(HOSTILE, failure, 0.0, expected=False)
         return
     for made in attacks:
-        yield case.attack(made)
+        yield cases.attack(made)
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Cases:
     """The cases of one repeat of a row."""
 
     dataset: Dataset
