@@ -9,6 +9,7 @@ from typing import Literal
 
 from agent_server.validate.attacks_on_reports import ENVIRONMENT_PLUGIN, RESTART, REWRITE_AT_EXIT, REWRITE_BY_CHILD
 from agent_server.validate.attacks_on_runners import (
+    ASSERTIONS,
     EXPECT_FAILURE,
     FAKE_MODULES,
     MAKE_REPORT,
@@ -16,9 +17,11 @@ from agent_server.validate.attacks_on_runners import (
     MARK_TEST,
     NO_RUN,
     NO_UNITTEST_RUN,
+    PLUGINS_OF_MODULE,
     REGISTER_PLUGIN,
     SWALLOW,
     SYMPY_REPORTER,
+    TEST_CODE,
     TEST_REPORT,
     UNITTEST_RESULTS,
 )
@@ -92,6 +95,8 @@ ATTACKS = (
     Attack("skip at import", "import", '__import__("pytest").skip("", allow_module_level=True)\n'),
     Attack("SkipTest at import", "import", 'raise __import__("unittest").SkipTest("")\n'),
     Attack("mark the test module at import", "import", MARK_MODULE),
+    Attack("name a plugin in the test module", "import", PLUGINS_OF_MODULE),
+    Attack("empty the tests", "import", TEST_CODE),
     Attack("fake pytest and unittest", "import", FAKE_MODULES),
     Attack("patch TestReport", "import", TEST_REPORT),
     Attack("patch the making of reports", "import", MAKE_REPORT),
@@ -99,6 +104,7 @@ ATTACKS = (
     Attack("patch Function.runtest", "import", NO_RUN),
     Attack("patch unittest.TestCase.run", "import", NO_UNITTEST_RUN),
     Attack("patch unittest's results", "import", UNITTEST_RESULTS),
+    Attack("patch assertions", "import", ASSERTIONS),
     Attack("register a plugin", "import", REGISTER_PLUGIN),
     Attack("plugin by environment", "import", ENVIRONMENT_PLUGIN),
     Attack("restart with a plugin", "import", RESTART),

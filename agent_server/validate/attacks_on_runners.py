@@ -12,6 +12,50 @@ while frame:
         frame.f_globals["pytestmark"] = pytest.mark.xfail(strict=False)
     frame = frame.f_back
 """
+# pytest loads the plugins that a test module names.
+PLUGINS_OF_MODULE = """import sys
+import types
+import pytest
+plugin = types.ModuleType("planted_plugin")
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    report.outcome, report.longrepr = "passed", None
+
+plugin.pytest_runtest_makereport = pytest_runtest_makereport
+sys.modules["planted_plugin"] = plugin
+frame = sys._getframe()
+while frame:
+    if "test" in str(frame.f_globals.get("__name__")).rpartition(".")[2]:
+        frame.f_globals["pytest_plugins"] = ["planted_plugin"]
+    frame = frame.f_back
+"""
+# Runners call this after they have collected the tests, and before the first one.
+TEST_CODE = """import sys
+import types
+
+def empty(*args, **kwargs):
+    pass
+
+def set_up_of(names):
+    def set_up():
+        for value in list(names.values()):
+            inner = list(vars(value).values()) if isinstance(value, type) else []
+            for function in [value] + inner:
+                if isinstance(function, types.FunctionType) and function.__name__.startswith("test"):
+                    code = empty.__code__
+                    if hasattr(code, "replace"):
+                        code = code.replace(co_filename=function.__code__.co_filename)
+                    function.__code__ = code
+    return set_up
+
+frame = sys._getframe()
+while frame:
+    if "test" in str(frame.f_globals.get("__name__")).rpartition(".")[2]:
+        frame.f_globals["setup_module"] = frame.f_globals["setUpModule"] = set_up_of(frame.f_globals)
+    frame = frame.f_back
+"""
 # Modules that pass everything on, mark whoever imports them, and let every TestCase pass.
 FAKE_MODULES = """import sys
 import types
@@ -85,6 +129,27 @@ def run(self, result=None):
     return result
 
 unittest.TestCase.run = run
+"""
+ASSERTIONS = """import sys
+import unittest
+
+class Anything(object):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details):
+        return True
+
+def accept(*args, **kwargs):
+    return Anything()
+
+for name in dir(unittest.TestCase):
+    if name.startswith("assert") or name == "fail":
+        setattr(unittest.TestCase, name, accept)
+for name in ("pytest", "numpy.testing"):
+    for function in dir(sys.modules.get(name)):
+        if function.startswith("assert_") or function in ("raises", "warns", "fail"):
+            setattr(sys.modules[name], function, accept)
 """
 UNITTEST_RESULTS = """import unittest
 
