@@ -143,8 +143,8 @@ class Dataset:
 
     def test_names(self, task: Task, tests: Sequence[ReportedTest]) -> list[tuple[str, ...]]:
         """For each test the ids by which the row may name it, the surest first: with the repository as base, then as
-        the runner prints it. A later id counts where it is the first id of no other test."""
-        return [(test.id, test.printed) for test in tests]
+        the runner prints it and knows it. A later id counts where it is the first id of no other test."""
+        return [test.ids for test in tests]
 
     def outcomes(self, task: Task, run: TestRun) -> dict[str, str]:
         """Outcome by the id that the row uses, from the report of the runners: the submission's code can print

@@ -61,12 +61,9 @@ def names_in_parser_form(parser: str, names: Iterable[str], spec: Any = None) ->
 
 
 def names_of_tests(parser: str, tests: Sequence[ReportedTest], spec: Any) -> list[tuple[str, ...]]:
-    """For each test its ids in the parser's form: with the repository as base, then as the runner prints it, where a
-    docstring's first line replaces a unittest name."""
-    shown = [test.description or test.printed for test in tests]
-    forms = names_in_parser_form(parser, {*shown, *(test.id for test in tests)}, spec)
-    pairs = zip(tests, shown, strict=True)
-    return [tuple(dict.fromkeys(forms[name] for name in (test.id, line) if name in forms)) for test, line in pairs]
+    """For each test its ids in the parser's form, the surest first."""
+    forms = names_in_parser_form(parser, {name for test in tests for name in test.ids}, spec)
+    return [tuple(dict.fromkeys(forms[name] for name in test.ids if name in forms)) for test in tests]
 
 
 def _passed_name(parser: str, line: str, spec: Any) -> str:

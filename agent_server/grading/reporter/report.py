@@ -27,11 +27,11 @@ class ReportedTest:
     """One test of one runner, with its worst outcome.
 
     `runner`: pytest, unittest or sympy. `file`: relative to the repository, or absolute outside of it. `name`: within
-    the file for pytest, else the runner's own. `printed`: as the runner prints it: for pytest the node id relative to
-    its root, for unittest `test_x (pkg.Class)`. `description`: a unittest docstring's first line, which replaces the
-    name in the output. `defined_in`: the file of the test's code. `skipped_in`: the file of the repository whose code
-    skipped or xfailed it, or made the mark that did; "" where there is none, "?" for a mark of unknown origin. `path`:
-    of the file, absolute.
+    the file for pytest, else the runner's own. `printed`: as the runner prints it: for pytest the id relative to its
+    working directory (`node`: relative to its root), for unittest `test_x (pkg.Class)`. `description`: a unittest
+    docstring's first line, which replaces the name in the output. `defined_in`: the file of the test's code.
+    `skipped_in`: the file of the repository whose code skipped or xfailed it, or made the mark that did; "" where there
+    is none, "?" for a mark of unknown origin. `path`: of the file, absolute.
     """
 
     runner: str
@@ -44,6 +44,12 @@ class ReportedTest:
     defined_in: str = ""
     skipped_in: str = ""
     path: str = ""
+    node: str = ""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids, the surest first."""
+        return tuple(dict.fromkeys(filter(None, (self.id, self.description or self.printed, self.node))))
 
     @property
     def key(self) -> str:
@@ -100,7 +106,8 @@ class _Session:
     ancestors: tuple[int, ...]
     root: str
     closed: bool = False
-    items: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # node id -> file, kind, file of its code
+    # By node id: file, kind, file of its code, as printed.
+    items: dict[str, tuple[str, str, str, str]] = field(default_factory=dict)
     tests: list[ReportedTest] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
 
@@ -189,8 +196,8 @@ def _apply(session: _Session, event: str, fields: list[str]) -> None:
     elif event == "close":
         session.closed = True
     elif event == "item":
-        node, path, kind, defined = fields
-        session.items[node] = (path, kind, defined)
+        node, path, kind, defined, printed = fields
+        session.items[node] = (path, kind, defined, printed)
     elif event == "module":
         session.modules.append(fields[0])
     elif event == "collect":
@@ -208,7 +215,7 @@ def _apply(session: _Session, event: str, fields: list[str]) -> None:
 
 def _pytest_outcome(session: _Session, node: str, when: str, outcome: str, origin: str) -> ReportedTest:
     file, _, name = node.partition("::")
-    path, kind, defined = session.items.get(node, (os.path.join(session.root, file), "", ""))
+    path, kind, defined, printed = session.items.get(node, (os.path.join(session.root, file), "", "", node))
     found = PHASES.get(outcome, "")
     if not found:
         raise ValueError(f"pytest reports no {outcome}; a rerun has its own outcome later")
@@ -216,7 +223,7 @@ def _pytest_outcome(session: _Session, node: str, when: str, outcome: str, origi
         found = "ERROR"
     if found == "PASSED" and when != "call":
         raise ValueError("only the call passes a test")
-    return ReportedTest("pytest", path, name, node, found, "", kind, defined, origin)
+    return ReportedTest("pytest", path, name, printed, found, "", kind, defined, origin, node=node)
 
 
 def _unittest_outcome(

@@ -66,7 +66,10 @@ def _plugin_class(hookimpl, recorder, tools):
             with recorder:
                 for item in session.items:
                     defined = tools.defining_file(getattr(item, "obj", None))
-                    recorder.write(self._session, "item", item.nodeid, _path(item), type(item).__name__, defined)
+                    printed = session.config.cwd_relative_nodeid(item.nodeid)
+                    recorder.write(
+                        self._session, "item", item.nodeid, _path(item), type(item).__name__, defined, printed
+                    )
 
         def pytest_collectstart(self, collector):
             with recorder:

@@ -22,6 +22,9 @@ RUNNERS = {
 }
 
 
+# Tests may replace these for a while.
+_open, _write, _close, _getpid, _time, _crc32 = os.open, os.write, os.close, os.getpid, time.time, binascii.crc32
+APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _FILES = {}  # file name of code -> its absolute path, "" where there is no such file
 
 
@@ -42,7 +45,7 @@ class Recorder:
     def open_session(self, runner, worker=False):
         """Record that a runner was started in this process. Returns the session's name."""
         self._count += 1
-        session = "%d.%d.%d" % (os.getpid(), self._count, int(time.time() * 1e6))
+        session = "%d.%d.%d" % (_getpid(), self._count, int(_time() * 1e6))
         nested = "nested" if self._open else "worker" if worker else "main"
         self.write(session, "open", runner, nested, ",".join(map(str, _ancestors())), os.getcwd())
         self._open.append(session)
@@ -56,18 +59,18 @@ class Recorder:
 
     def write(self, session, event, *fields):
         """Append one line. The file is opened anew, so that no descriptor of it is open while tests run."""
-        if self._pid != os.getpid():  # the first line, or the first one after a fork
-            self._pid, self._lines = os.getpid(), iter(range(1 << 60))
-            self._process = "%d.%d" % (self._pid, int(time.time() * 1e6))
+        pid = _getpid()
+        if self._pid != pid:  # the first line, or the first one after a fork
+            self._pid, self._lines = pid, iter(range(1 << 60))
+            self._process = "%d.%d" % (pid, int(_time() * 1e6))
         fields = (self._process, next(self._lines), session, event) + fields
         line = "\t".join(ascii(str(field))[1:-1] for field in fields)
-        checksum = binascii.crc32((self._secret + line).encode("ascii")) & 0xFFFFFFFF
-        path = self._folder + "/" + self._process
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        checksum = _crc32((self._secret + line).encode("ascii")) & 0xFFFFFFFF
+        descriptor = _open(self._folder + "/" + self._process, APPENDING, 0o666)
         try:
-            os.write(descriptor, ("%s\t%d\n" % (line, checksum)).encode("ascii"))
+            _write(descriptor, ("%s\t%d\n" % (line, checksum)).encode("ascii"))
         finally:
-            os.close(descriptor)
+            _close(descriptor)
 
     def fault(self, error):
         """Record an error of the reporter's own."""
@@ -205,7 +208,7 @@ def patch_runner(name, module, recorder):
 
 def _ancestors():
     """Process ids from this process to the first one of the sandbox."""
-    pids = [os.getpid()]
+    pids = [_getpid()]
     try:
         while pids[-1] > 1 and len(pids) < 100:
             with open("/proc/%d/stat" % pids[-1], errors="replace") as stat:

@@ -18,7 +18,7 @@ def session(
     lines = [
         f"{name}\topen\tpytest\t{kind}\t{ancestors}\t/testbed",
         f"{name}\troot\t/testbed",
-        f"{name}\titem\t{file}::test_x\t/testbed/{file}\tFunction\t/testbed/{file}",
+        f"{name}\titem\t{file}::test_x\t/testbed/{file}\tFunction\t/testbed/{file}\t{file}::test_x",
         f"{name}\tphase\t{file}::test_x\tcall\t{outcome}\t",
     ]
     return "\n".join([*lines, f"{name}\tclose"] if end else lines) + "\n"
