@@ -35,9 +35,10 @@ def test_modules_gone():
         pass
 
 
-def test_other_folder(tmp_path, monkeypatch):
+def test_other_folder(tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
-    os.umask(0o777)
+    mask = os.umask(0o777)
+    request.addfinalizer(lambda: os.umask(mask))
 
 
 def test_child_leaves():
