@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent_server.grading import protected_snapshots
-from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, run_checked
+from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
 from agent_server.grading.test_locations import locate
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -44,33 +44,6 @@ git ls-files -o --exclude-standard --directory --no-empty-directory -z \\
   | sed -z 's/[][*?!\\\\#[:space:]]/\\\\&/g; s|^|/|' | tr '\\0' '\\n' >>.git/info/exclude
 rm -rf /tmp/.tracked /tmp/.old.git .git/logs
 """
-# Sizes and names of the files that are not in the base. Folders and files that the agent locked are opened first.
-NEW_FILES = f"""
-rm -f .git/index.lock
-find . -name .git -prune -o \\( -type d ! -perm -700 -o -type f ! -perm -600 \\) -exec chmod u+rwX {{}} \\;
-base=$(git rev-parse -q --verify {BASE} || echo HEAD)
-{{ git ls-files -o --exclude-standard -z; git diff --cached --name-only --diff-filter=A --no-renames -z $base --; }} \\
-  | xargs -0 -r stat --printf '%s %n\\0' -- 2>/dev/null
-git rev-parse -q --verify $base >/dev/null
-"""
-LEFT_OUT = "/tmp/.left_out"
-# The agent's own git settings have no effect. A file that is not UTF-8 survives only as a binary change. An attribute
-# that converts files can make `git add` give up; then the conversions are left out.
-DIFF = f"""
-rm -f .git/index.lock
-add() {{ git add -A --ignore-errors --pathspec-from-file={LEFT_OUT}.add --pathspec-file-nul >/dev/null 2>&1; }}
-add || {{ mkdir -p .git/info && echo '* -working-tree-encoding -filter' >.git/info/attributes; add
-  rm -f .git/info/attributes; }}
-git update-index -z --force-remove --stdin <{LEFT_OUT}
-base=$(git rev-parse -q --verify {BASE} || echo HEAD)
-diff() {{ git -c core.quotePath=true -c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.relative=false \\
-  diff --cached --binary --no-renames --no-ext-diff --no-textconv --no-color --unified=3 \\
-  --submodule=short --ignore-submodules=all $base --; }}
-"""
-AS_BINARY = (
-    "mkdir -p .git/info && echo '* -diff' >.git/info/attributes"
-    " && diff; status=$?; rm -f .git/info/attributes; exit $status"
-)
 # The agent's settings, hooks and refs are removed before a file is written.
 RESET = f"""
 rm -rf ~/.gitconfig ~/.config/git .git/hooks .git/info .git/config .git/index.lock .git/refs/replace \\
@@ -84,22 +57,6 @@ git update-ref --no-deref HEAD {{base}}
 git ls-files -o -z -- .gitignore '*/.gitignore' | xargs -0 -r rm -f --
 git clean -ffdq
 """
-
-
-MAX_NEW_FILE_BYTES = 2**20
-MAX_NEW_FILES_BYTES = 4 * 2**20  # together; the smallest ones go first
-MAX_DIFF_BYTES = 8 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The agent's changes to its repository. `patch`: as a diff of git's; "" where there are none, or no repository.
-    `left_out`: the new files that are too large for it, sorted. `refused`: why there is no patch although there are
-    changes, or ""."""
-
-    patch: str
-    left_out: tuple[str, ...] = ()
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,34 +100,6 @@ def prepare_and_record(dataset: Dataset, task: Task, sandbox: Sandbox) -> BaseSt
         exclude=run_checked(sandbox, task, "cat .git/info/exclude", cwd=REPOSITORY),
         protected_files=protected_snapshots.snapshot(dataset, task, sandbox),
     )
-
-
-def collect_diff(sandbox: Sandbox) -> str:
-    """The patch of `collect_changes` alone."""
-    return collect_changes(sandbox).patch
-
-
-def collect_changes(sandbox: Sandbox) -> Changes:
-    """The agent's changes to its repository, new files included unless they are too large.
-
-    Raises SandboxFileError where the agent has filled the sandbox's disk, SandboxDied, SandboxLimitExceeded.
-    """
-    listed = sandbox.run_clean(NEW_FILES, cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    if listed.limit:
-        return Changes("", refused=f"the new files cannot be listed within the sandbox's limit of {listed.limit}")
-    if listed.returncode != 0:
-        return Changes("")
-    large, left_out = _select_large(listed.data)
-    sandbox.write_file(LEFT_OUT, "".join(f"{path}\0" for path in left_out))
-    sandbox.write_file(f"{LEFT_OUT}.add", "".join((".\0", *(f":(exclude,literal){path}\0" for path in large))))
-    result = sandbox.run_clean(f"{DIFF}diff", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    if not result.limit and _is_not_utf8(result.data):
-        result = sandbox.run_clean(f"{DIFF}{AS_BINARY}", cwd=REPOSITORY, timeout_s=SETUP_TIMEOUT_S)
-    named = tuple(sorted(path.encode(errors="surrogateescape").decode(errors="replace") for path in left_out))
-    if result.limit or len(result.data) > MAX_DIFF_BYTES:
-        limit = f"the sandbox's limit of {result.limit}" if result.limit else f"{MAX_DIFF_BYTES >> 20} MiB"
-        return Changes("", named, f"the repository's diff exceeds {limit}")
-    return Changes(result.output if result.returncode == 0 else "", named)
 
 
 def reset_to_base(dataset: Dataset, task: Task, sandbox: Sandbox, base: BaseState) -> None:
@@ -251,28 +180,6 @@ def _move_hidden_aside(hidden: Sequence[str], task: Task, sandbox: Sandbox) -> N
         for number, path in enumerate(map(shlex.quote, hidden))
     )
     run_checked(sandbox, task, f"umask 077; rm -rf {ASIDE}\n{moves}\ntrue", cwd=REPOSITORY)
-
-
-def _select_large(listed: bytes) -> tuple[list[str], list[str]]:
-    """Of the output of NEW_FILES, the files that are too large each, and all that a submission has no room for."""
-    records = (record.partition(" ") for record in listed.decode(errors="surrogateescape").split("\0") if record)
-    sizes = {name: int(size) for size, _, name in records}
-    large, left_out, total = [], [], 0
-    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
-        total += sizes[name]
-        if sizes[name] > MAX_NEW_FILE_BYTES:
-            large.append(name)
-        if sizes[name] > MAX_NEW_FILE_BYTES or total > MAX_NEW_FILES_BYTES:
-            left_out.append(name)
-    return large, left_out
-
-
-def _is_not_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 def _quoted(paths: Iterable[str]) -> str:

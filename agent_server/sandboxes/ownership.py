@@ -8,7 +8,7 @@ Invariant: content is not changed. Where nothing has to be repaired, the cost is
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.namespaces import run_in_root
@@ -24,7 +24,7 @@ FIND = (
 )
 
 
-def repair(sandbox: Sandbox, paths: Iterable[str]) -> None:
+def repair(sandbox: Sandbox, paths: Sequence[str]) -> None:
     """Repair everything below the paths inside, which need no quoting. What cannot be repaired is logged: the sandbox
     may do without it. Raises SandboxDied."""
     folders = [f"{path}/" for path in paths]  # of a link, the folder that it leads to
@@ -36,6 +36,12 @@ def repair(sandbox: Sandbox, paths: Iterable[str]) -> None:
         run_in_root(sandbox.shell_pid, lambda: _repair_all(folders, user))
     except PermissionError as error:
         log.warning("files of other users stay as they are, the first is %s: %s", found.output.strip(), error)
+
+
+def repair_folders(sandbox: Sandbox, folders: Sequence[str]) -> None:
+    """Repair folders inside without what is in them, so that files can be added. Raises PermissionError."""
+    user = os.geteuid()
+    run_in_root(sandbox.shell_pid, lambda: _repair_each(folders, user))
 
 
 def _repair_all(folders: Iterable[str], user: int) -> None:
@@ -53,6 +59,12 @@ def _repair_all(folders: Iterable[str], user: int) -> None:
                         failed += not _repair(entry.path, found, user)
                     elif found.st_dev == device:  # else a folder of the host is mounted there
                         pending.append(entry.path)
+    if failed:
+        raise PermissionError(failed)
+
+
+def _repair_each(folders: Iterable[str], user: int) -> None:
+    failed = [folder for folder in folders if not _repair(f"{folder}/", os.stat(folder), user)]
     if failed:
         raise PermissionError(failed)
 

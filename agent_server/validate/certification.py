@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.config import Settings
-from agent_server.grading import canary, repository
+from agent_server.grading import canary, changes, repository
 from agent_server.grading.datasets.base import Dataset
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.outcomes import failing
@@ -48,7 +48,7 @@ def certify(
         with _sandbox(task, conditions) as sandbox:
             repository.prepare(dataset, task, sandbox)
             dataset.apply_gold(row, task, sandbox)
-            gold = repository.collect_diff(sandbox)
+            gold = changes.collect_diff(sandbox)
             gold_files = hostile.find_gold_files(task, sandbox)
     except Exception as failure:  # a dataset class of the user's may raise anything
         yield cases.without_grade(GOLD, failure, 0.0, expected=True)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_server.grading import repository
+from agent_server.grading import changes
 from agent_server.grading.datasets.base import REPOSITORY, SETUP_TIMEOUT_S, Dataset, run_checked
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
@@ -91,7 +91,7 @@ def submissions(
     for name in names:
         try:
             builder.make(name)
-            patch = repository.collect_diff(sandbox)
+            patch = changes.collect_diff(sandbox)
             reason = "" if patch else "the repository ignores the files of the attack"
             yield HostileSubmission(name, patch, reason)
         except NotApplicable as reason:

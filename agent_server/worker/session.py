@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from agent_server.agents.agent_sandbox import AgentSandbox
 from agent_server.agents.base import AgentResult, AgentTimeout, ModelEndpoint, sandbox_env
 from agent_server.agents.registry import load_agent
+from agent_server.agents.sandbox_with_variables import SandboxWithVariables
 from agent_server.config import Settings
 from agent_server.grading import canary
 from agent_server.grading.datasets.registry import load_dataset
@@ -53,7 +53,7 @@ class SessionRunner:
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
         with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
-            return self._call_agent(AgentSandbox(sandbox, sandbox_env(self._agent)))
+            return self._call_agent(SandboxWithVariables(sandbox, sandbox_env(self._agent)))
 
     def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job

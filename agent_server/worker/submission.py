@@ -6,9 +6,9 @@ Invariant: a submission is whole or refused, with the reason. It is never cut.
 from dataclasses import dataclass, replace
 
 from agent_server.agents.base import AgentResult
-from agent_server.grading import repository
+from agent_server.grading import changes
+from agent_server.grading.changes import MAX_DIFF_BYTES
 from agent_server.grading.grade import NO_SUBMISSION, Grade
-from agent_server.grading.repository import MAX_DIFF_BYTES
 from agent_server.sandboxes.base import Sandbox
 from client.errors import SandboxFileError, SandboxLimitExceeded
 
@@ -44,9 +44,9 @@ def collect(result: AgentResult, sandbox: Sandbox) -> Submission:
         return Submission(replace(result, submission=""), refused=reason)
     sandbox.kill_background()
     try:
-        changes = repository.collect_changes(sandbox)
+        found = changes.collect_changes(sandbox)
     except SandboxFileError as full:
         return Submission(result, refused=str(full))
     except SandboxLimitExceeded as exceeded:
         return Submission(AgentResult.over_limit(exceeded, result.n_calls))
-    return Submission(replace(result, submission=changes.patch), changes.left_out, changes.refused)
+    return Submission(replace(result, submission=found.patch), found.left_out, found.refused)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_server.grading import canary, repository
+from agent_server.grading import canary, changes, repository
 from agent_server.grading.application import Application, prepare
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.grading.grade import GradingConfig, grade
@@ -68,7 +68,7 @@ def _measure(catalog: Catalog, task_id: str, images: Path, repeat: int) -> tuple
             nonlocal gold
             repository.prepare(dataset, task, sandbox)
             dataset.apply_gold(row, task, sandbox)
-            gold = repository.collect_diff(sandbox)
+            gold = changes.collect_diff(sandbox)
             return 0.0
 
         def tests_alone(sandbox: Sandbox) -> float:

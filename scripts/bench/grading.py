@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.grading.grade import GradingConfig, grade
 from agent_server.grading.placement import FreshSandbox
@@ -42,7 +42,7 @@ def main() -> None:
         agents = sandbox()
         repository.prepare(dataset, task, agents)
         dataset.apply_gold(row, task, agents)
-        gold = repository.collect_diff(agents)
+        gold = changes.collect_diff(agents)
         agents.close()
 
         def ours() -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from agent_server.grading.datasets.base import SETUP_TIMEOUT_S, run_checked
 from agent_server.grading.sandbox_files import read_text
+from agent_server.sandboxes import ownership
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
+from client.errors import GraderError
 
 INSIDE = Path(__file__).parent / "inside"
 PARTS = ("pytest_runner", "pytest_marks", "unittest_runner", "sympy_runner")
@@ -44,8 +46,23 @@ class Reporter:
             self._sandbox.write_file(f"{source}/{path}", content)
         if self._canary is not None:
             self._sandbox.write_file(f"{self._folder}/canary", "".join(f"{key}\n" for key in self._canary))
+        self._open_environments()
         copy = f'cp -r {source}/{self._name} {source}/{self._name}.pth "$folder/" || exit 1'
         self._run(f"while IFS= read -rd '' folder; do {copy}; done <{self._environments} && rm -rf {source}")
+
+    def _open_environments(self) -> None:
+        """Make environments of other users writable."""
+        listing = "while IFS= read -rd '' folder; do [ -w \"$folder\" ] || printf '%s\\0' \"$folder\"; done"
+        locked = run_checked(self._sandbox, self._task, f"{listing} <{self._environments}", cwd="/")
+        if not locked:
+            return
+        try:
+            ownership.repair_folders(self._sandbox, locked.rstrip("\0").split("\0"))
+        except PermissionError as refused:
+            raise GraderError(
+                f"row {self._task.task_id}: the folders of its image's Python environments must be writable: {refused};"
+                " run the server as root, or build the image with files of the server's user"
+            ) from refused
 
     def collect(self) -> str:
         """All lines that the reporter wrote, one process after the other; "" where nothing can be read. Raises

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_server.agents.agent_sandbox import AgentSandbox
 from agent_server.agents.mini import EnvironmentConfig, SandboxEnvironment, find_submission, preload
+from agent_server.agents.sandbox_with_variables import SandboxWithVariables
 from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.base import CommandResult
 from tests.agent_server.grading.grading_bench import LIMITS, PATCH
@@ -69,7 +69,7 @@ def environment(tmp_path, demo_image):
         opened.append(sandbox)
         sandbox.write_file("/root/.bashrc", bashrc)
         sandbox.write_file("/tmp/p", PATCH)
-        return SandboxEnvironment(AgentSandbox(sandbox, {"PAGER": "cat"}), EnvironmentConfig(cwd="/tmp"), 10.0)
+        return SandboxEnvironment(SandboxWithVariables(sandbox, {"PAGER": "cat"}), EnvironmentConfig(cwd="/tmp"), 10.0)
 
     yield environment
     for sandbox in opened:

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from agent_server.grading.grade import Grade, GradingConfig, grade
 from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from agent_server.sandboxes import apptainer
@@ -56,7 +56,7 @@ class GradingBench:
         sandbox = self.agents()
         result = run(sandbox, edit)
         assert result.returncode == 0, result.output
-        return repository.collect_diff(sandbox)
+        return changes.collect_diff(sandbox)
 
     def grade(
         self, submission: str, config: GradingConfig = CONFIG, *, sandbox=None, strategy=None, **options
@@ -85,7 +85,7 @@ def graded_in_agent_sandbox(bench, edit, submission=None):
     strategy.prepare(bench.dataset, bench.task, sandbox)
     result = run(sandbox, edit)
     assert result.returncode == 0, result.output
-    patch = repository.collect_diff(sandbox) if submission is None else submission
+    patch = changes.collect_diff(sandbox) if submission is None else submission
     return bench.grade(patch, sandbox=sandbox, strategy=strategy)
 
 

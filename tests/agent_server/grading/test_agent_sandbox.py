@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import repository
+from agent_server.grading import changes
 from agent_server.grading.placement import AgentSandbox, FreshSandbox
 from tests.agent_server.grading.grading_bench import (
     HARMLESS,
@@ -60,7 +60,7 @@ def test_untracked_folders_of_the_image_are_not_submitted(grading_bench, in_plac
     strategy.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "git status --porcelain").output == ""
     run(agents, f"{SOLVE}; echo new >new.txt")
-    patch = repository.collect_diff(agents)
+    patch = changes.collect_diff(agents)
     assert "new.txt" in patch and len(patch) < 1000
     assert swesmith.grade(patch, sandbox=agents if in_place else fresh, strategy=strategy).resolved
     if in_place:
@@ -83,7 +83,7 @@ def test_hidden_tests_may_lie_in_folders_of_any_name(grading_bench):
     strategy.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, "find . -path '*my tests/*'").output == ""
     run(agents, SOLVE)
-    patch = repository.collect_diff(agents)
+    patch = changes.collect_diff(agents)
     assert swesmith.grade(patch, sandbox=fresh).resolved
     assert swesmith.grade(patch, sandbox=agents, strategy=strategy).resolved
 

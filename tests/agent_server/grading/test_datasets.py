@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import repository
+from agent_server.grading import changes
 from agent_server.grading.datasets.base import TestRun, files_of_tests, is_doctest
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import grade
@@ -69,7 +69,7 @@ def test_an_exit_code_counts_only_with_the_rows_own_tests(grading_bench, command
         agents, fresh = script.sandbox(), script.sandbox()
         assert run(fresh, tests).returncode == 0
         assert run(agents, f"{tests}; {edit}").returncode == 0
-        return script.grade(repository.collect_diff(agents), sandbox=fresh)
+        return script.grade(changes.collect_diff(agents), sandbox=fresh)
 
     evil = "echo 'def test_total(): pass' >tests/test_core.py; echo true >check.sh"
     assert not graded(evil).resolved

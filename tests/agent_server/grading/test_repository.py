@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from tests.agent_server.grading.grading_bench import IDENTITY, SOLVE, graded_in_agent_sandbox, run
 
 WORD = "two of them - a: b"
@@ -81,7 +81,7 @@ def test_files_that_reveal_the_commit_are_removed_from_r2e_images(grading_bench)
     )
     assert run(agents, look).output == ""
     run(agents, SOLVE)
-    assert r2e.grade(repository.collect_diff(agents), sandbox=fresh).resolved
+    assert r2e.grade(changes.collect_diff(agents), sandbox=fresh).resolved
     assert "parsed_commit" not in run(fresh, "ls / /root /testbed").output
 
 
@@ -129,7 +129,7 @@ def test_untracked_files_of_the_image_are_part_of_the_base(grading_bench):
     agents = with_litter()
     repository.prepare(swesmith.dataset, swesmith.task, agents)
     run(agents, f"{SOLVE}; echo mine >mine.txt")
-    patch = repository.collect_diff(agents)
+    patch = changes.collect_diff(agents)
     assert "made.txt" not in patch and "egg-info" not in patch and "mine.txt" in patch
     assert swesmith.grade(patch, sandbox=with_litter()).resolved
 
@@ -162,6 +162,6 @@ def test_a_fix_in_a_file_of_another_encoding_counts(grading_bench):
         assert run(sandbox, "printf 'caf\\xe9\\nth\\xe9\\n' >calc/words.txt; git add -A").returncode == 0
     repository.prepare(swesmith.dataset, swesmith.task, agents)
     assert run(agents, f"{SOLVE}; printf 'lait\\n' >>calc/words.txt").returncode == 0
-    found = swesmith.grade(repository.collect_diff(agents), sandbox=fresh)
+    found = swesmith.grade(changes.collect_diff(agents), sandbox=fresh)
     assert found.resolved, found.log
     assert run(fresh, "printf 'caf\\xe9\\nth\\xe9\\nlait\\n' | cmp - calc/words.txt").returncode == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from tests.agent_server.grading.grading_bench import CONFIG, SOLVE, run
 
 TEST = "from calc.core import total\ndef test_total(): assert total([1, 2]) == 3\n"
@@ -108,7 +108,7 @@ def shape(grading_bench):
                 prepared = run(sandbox, setup)
                 assert prepared.returncode == 0, prepared.output
             assert run(agents, edit).returncode == 0
-            return bench.grade(repository.collect_diff(agents), replace(CONFIG, **options), sandbox=fresh)
+            return bench.grade(changes.collect_diff(agents), replace(CONFIG, **options), sandbox=fresh)
 
         return graded
 
@@ -150,7 +150,7 @@ def test_hidden_tests_are_hidden_wherever_they_lie(grading_bench):
     assert run(agents, "ls libs/unit/test_a.py").returncode != 0
     forge = f"mkdir -p libs/unit && printf %s {shlex.quote(FORGED)} >libs/unit/test_a.py"
     assert run(agents, forge).returncode == 0
-    forged = bench.grade(repository.collect_diff(agents), sandbox=fresh)
+    forged = bench.grade(changes.collect_diff(agents), sandbox=fresh)
     assert forged.applied_by and not forged.resolved and set(forged.tests.values()) == {"FAILED"}, forged
 
 

@@ -4,7 +4,7 @@ whatever prints or writes meanwhile."""
 import pytest
 
 from agent_server.agents.base import AgentResult
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from agent_server.grading.placement import AgentSandbox
 from agent_server.worker import submission
 from agent_server.worker.submission import TOO_LARGE
@@ -67,7 +67,7 @@ def test_a_patch_of_the_agents_own_is_whole_or_refused(bench):
     sandbox = bench.agents()
     own = AgentResult("Submitted", True, PATCH, 1)
     assert submission.collect(own, sandbox).result == own
-    long = AgentResult("Submitted", True, PATCH + "#" * repository.MAX_DIFF_BYTES, 1)
+    long = AgentResult("Submitted", True, PATCH + "#" * changes.MAX_DIFF_BYTES, 1)
     found = submission.collect(long, sandbox)
     assert (found.ungraded().status, found.result.submission) == (TOO_LARGE, "")
     assert f"{len(long.submission)} bytes" in found.refused
@@ -81,6 +81,16 @@ def test_no_submission_stays_none(bench):
     assert submission.collect(SUBMITTED, bench.agents()).ungraded().status == "no_submission"
     broken = left_by(bench, f"{SOLVE}; rm -rf .git")
     assert broken.ungraded().status == "no_submission"
+
+
+def test_a_large_new_folder_displaces_no_file_beside_it(bench):
+    """Thousands of small files, as of installed packages, and a new module of the fix that is larger than each."""
+    many = "mkdir -p lib/sub; for n in $(seq 1500); do head -c 4000 /dev/urandom >lib/sub/$n; done"
+    module = "for n in $(seq 8000); do echo value_$n = $n; done >calc/values.py; mkdir new; cp calc/values.py new/"
+    found = left_by(bench, f"{SOLVE}; {many}; {module}")
+    assert 400 < len(found.left_out) < 700 and all(name.startswith("lib/sub/") for name in found.left_out)
+    assert "b/calc/values.py" in found.result.submission and "b/new/values.py" in found.result.submission
+    assert bench.grade(found.result.submission).resolved
 
 
 @pytest.mark.parametrize(

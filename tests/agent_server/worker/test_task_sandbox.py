@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent_server.agents.agent_sandbox import AgentSandbox
+from agent_server.agents.sandbox_with_variables import SandboxWithVariables
 from agent_server.config import Settings
 from agent_server.grading import repository
 from agent_server.grading.datasets.base import Dataset
+from agent_server.grading.reporter.install import Reporter
 from agent_server.sandboxes import ownership
 from agent_server.tasks.task import Task
 from agent_server.worker.task_sandbox import THREAD_VARIABLES, start_task_sandbox
@@ -66,7 +67,7 @@ def test_an_image_in_swebenchs_layout_is_used_as_its_bashrc_activates_it(images)
     (image / ENVIRONMENT[1:] / "bin" / "python").symlink_to("/usr/bin/python3")
     (image / ENVIRONMENT[1:] / "bin" / "pytest").chmod(0o755)
     sandbox = images.start("conda")
-    agent = AgentSandbox(sandbox, {"PAGER": "cat"})
+    agent = SandboxWithVariables(sandbox, {"PAGER": "cat"})
     for command in ("command -v python; pytest", "bash -c 'command -v python; pytest'"):
         assert run(agent, command).output == f"{ENVIRONMENT}/bin/python\nmine\n"
     assert run(
@@ -93,7 +94,7 @@ def test_the_startup_file_is_the_agents_or_the_images_or_bashrc(images, environm
     files = {"root/.bashrc": "echo bashrc\n", "etc/image_env": "echo image_env\n"}
     images.make("env", files | {".singularity.d/env/10-docker2singularity.sh": f"#!/bin/sh\n{environment}"})
     sandbox = images.start("env")
-    assert run(AgentSandbox(sandbox, variables), "true").output.split() == sourced
+    assert run(SandboxWithVariables(sandbox, variables), "true").output.split() == sourced
     assert run(sandbox, "true").output.split() == (["image_env"] if "image_env" in environment else [])
 
 
@@ -103,7 +104,7 @@ def test_an_image_without_bashrc_is_unchanged(images):
     sandbox = images.start("plain")
     # What differs is the process, not the environment.
     show = "env -0 | sort -z | grep -zv '^_=' | tr '\\0' '\\n'"
-    assert run(AgentSandbox(sandbox, {}), show).output == run(sandbox, show).output
+    assert run(SandboxWithVariables(sandbox, {}), show).output == run(sandbox, show).output
 
 
 def test_threads_of_numeric_libraries_follow_the_share_of_the_cores(images):
@@ -117,7 +118,7 @@ def test_threads_of_numeric_libraries_follow_the_share_of_the_cores(images):
     ):
         sandbox = images.start("threads", **settings)
         expected = dict.fromkeys(THREAD_VARIABLES, str(wanted)) | {"MKL_NUM_THREADS": "7"}
-        found = run(AgentSandbox(sandbox, {"OMP_NUM_THREADS": "3"}), show).output
+        found = run(SandboxWithVariables(sandbox, {"OMP_NUM_THREADS": "3"}), show).output
         assert dict(line.split("=") for line in found.split()) == expected | {"OMP_NUM_THREADS": "3"}
         assert dict(line.split("=") for line in run(sandbox, show).output.split()) == expected
 
@@ -177,6 +178,21 @@ def test_a_repository_that_root_could_not_write_is_repaired(images, damage):
     repository.prepare(Dataset(), Task("x", "", "owned", ""), sandbox)
     assert modes == {path: (path.lstat().st_uid, path.lstat().st_mode) for path in repo.parent.glob("*")}
     assert run(sandbox, "stat -c '%u %a' /etc/passwd").output == f"0 {stat.S_IMODE(inside.st_mode):o}\n"
+
+
+def test_the_reporter_is_installed_in_environments_of_other_users(images):
+    image = images.make("environments", {"opt/env/lib/python3.11/site-packages/own.py": ""})
+    folders = [folder for folder in image.rglob("*-packages") if folder.parent.name.startswith("python3")]
+    assert len(folders) > 1
+    for folder in folders:
+        os.chown(folder, OTHER_USER, OTHER_USER)
+        folder.chmod(0o555)
+    sandbox = images.start("environments")
+    reporter = Reporter(Task("x", "", "", ""), sandbox)
+    reporter.install()
+    found = run(sandbox, f"find / -xdev -name '{reporter._name}.pth' -printf '%h\\n' 2>/dev/null").output
+    assert {f"/{folder.relative_to(image)}" for folder in folders} <= set(found.split())
+    reporter.remove()
 
 
 def test_an_image_that_needs_no_repair_is_only_searched(images, monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_server.grading import repository
+from agent_server.grading import changes, repository
 from agent_server.grading.datasets.row_test_patch import DELIMITER, applied_patches, apply_command
 from client.errors import GraderError
 from tests.agent_server.grading.grading_bench import SOLVE, run
@@ -138,7 +138,7 @@ def test_a_script_ends_where_its_patch_does_not_fit_the_submission(grading_bench
             assert run(sandbox, "echo old >words.txt; git add -A").returncode == 0
         repository.prepare(bench.dataset, bench.task, agents)
         assert run(agents, edit).returncode == 0
-        return bench.grade(repository.collect_diff(agents), sandbox=fresh)
+        return bench.grade(changes.collect_diff(agents), sandbox=fresh)
 
     fitting, damaged = graded(SOLVE), graded(f"{SOLVE}; echo mine >words.txt")
     assert fitting.resolved and "\nran\n" in fitting.log, fitting.log

@@ -13,7 +13,7 @@ STARTUP_FILE = "/root/.bashrc"
 TIMEOUT_S = 30.0
 
 
-class AgentSandbox:
+class SandboxWithVariables:
     """A Sandbox for one agent's commands. Everything else is that of the sandbox itself."""
 
     def __init__(self, sandbox: Sandbox, variables: Mapping[str, str]):
