@@ -49,14 +49,16 @@ RUNS = {
     "pytest below a script": "python3 child.py",
     "unittest": "python3 -m unittest -v tests.test_unit",
 }
+# Not UTF-8, so its changes are binary; far from the fix, so that the gold patch is text.
+LATIN = "# coding: latin-1\n{}" + "\n" * 9 + "NAME = 'caf\u00e9'\n"
 FILES = {
     "calc/__init__.py": "",
-    SOURCE_PATCH_PATH: BUGGY,
+    SOURCE_PATCH_PATH: LATIN.format(BUGGY),
     "tests/__init__.py": "",
     "tests/test_core.py": TESTS,
     "tests/test_unit.py": UNIT,
     "tests/test_other.py": "def test_other():\n    assert True\n",
-    "tests/latin.py": "NAME = 'caf\u00e9'\n",
+    "tests/latin.py": LATIN,
     "run.sh": "#!/bin/sh\npython3 -m pytest -rA tests\n",
     "child.py": CHILD,
 }
@@ -86,7 +88,8 @@ def made(sample_rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     images = sample_rows[0]
     image, _ = Images(images.parent / "root", images).make("own/hostile:1", FILES)
-    (image / "testbed/tests/latin.py").write_bytes("# coding: latin-1\nNAME = 'caf\u00e9'\n".encode("latin-1"))
+    for path in (SOURCE_PATCH_PATH, "tests/latin.py"):
+        (image / "testbed" / path).write_bytes(FILES[path].encode("latin-1"))
     subprocess.run(
         ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "latin"],
         cwd=image / "testbed",
@@ -98,7 +101,9 @@ def made(sample_rows, tmp_path_factory):
         "eval_script": "bash run.sh",
         "log_parser": "pytest",
         "image": "own/hostile:1",
-        "patch": diff({SOURCE_PATCH_PATH: BUGGY}, {SOURCE_PATCH_PATH: FIXED}, folder / "diff"),
+        "patch": diff(
+            {SOURCE_PATCH_PATH: LATIN.format(BUGGY)}, {SOURCE_PATCH_PATH: LATIN.format(FIXED)}, folder / "diff"
+        ),
         "FAIL_TO_PASS": F2P,
         "PASS_TO_PASS": P2P,
     }
@@ -125,7 +130,7 @@ def test_every_attack_is_made_or_says_why_not(made):
         name: made.submissions[name].not_applicable for name in hostile.NAMES if not made.submissions[name].patch
     }
     assert refused == {"patch SymPy's reporter": "the repository has no folder sympy"}
-    # The deleted files hold one that is not UTF-8: its removal is a binary change and stays in the patch.
+    # One of the deleted files is not UTF-8: its removal is a binary change and stays in the patch.
     deleted = patches.paths_in(made.submissions["delete the tests"].patch)
     assert set(deleted) == {path for path in FILES if path.startswith("tests/")}
     assert set(patches.paths_in(made.submissions["replace the test scripts"].patch)) == {"run.sh", PLANTED}
