@@ -17,7 +17,8 @@ PHASES = {
     "passed": "PASSED", "failed": "FAILED", "skipped": "SKIPPED", "xfailed": "XFAIL", "xpassed": "XPASS",
 }  # fmt: skip
 MAX_LINES = 2_000_000
-EVENT_ORDER = {"open": 0, "root": 1, "item": 2}  # the rest follows
+EVENT_ORDER = {"open": 0, "root": 1, "item": 2, "redefined": 3}  # the rest follows
+UNKNOWN = "?"
 DOCTEST = "DoctestItem"  # its file is the documented one, no test file
 NO_RUNNER = "no test runner reported"
 
@@ -29,9 +30,10 @@ class ReportedTest:
     `runner`: pytest, unittest or sympy. `file`: relative to the repository, or absolute outside of it. `name`: within
     the file for pytest, else the runner's own. `printed`: as the runner prints it: for pytest the id relative to its
     working directory (`node`: relative to its root), for unittest `test_x (pkg.Class)`. `description`: a unittest
-    docstring's first line, which replaces the name in the output. `defined_in`: the file of the test's code.
-    `skipped_in`: the file of the repository whose code skipped or xfailed it, or made the mark that did; "" where there
-    is none, "?" for a mark of unknown origin. `path`: of the file, absolute.
+    docstring's first line, which replaces the name in the output. `defined_in`: the file of the test's code, "?" if it
+    was replaced after the test was collected. `skipped_in`: the file of the repository whose code skipped or xfailed
+    it, or made the mark that did; "" where there is none, "?" for a mark of unknown origin. `path`: of the file,
+    absolute.
     """
 
     runner: str
@@ -87,12 +89,13 @@ class RunReport:
     def without_forged(self, changed: Collection[str]) -> "RunReport":
         """The report in which tests have failed that code of the submission defines, skips or xfails. `changed`: the
         files that the submission changed, relative to the repository."""
-        return replace(self, tests=tuple(_judged(test, changed) for test in self.tests))
+        return replace(self, tests=tuple(_judged(test, changed) for test in self.tests)) if changed else self
 
 
 def _judged(test: ReportedTest, changed: Collection[str]) -> ReportedTest:
-    excused = test.outcome in ("SKIPPED", "XFAIL") and test.skipped_in in {*changed, "?"}
-    planted = test.outcome in ("PASSED", "SKIPPED", "XFAIL") and test.defined_in in changed
+    own = {*changed, UNKNOWN}
+    excused = test.outcome in ("SKIPPED", "XFAIL") and test.skipped_in in own
+    planted = test.outcome in ("PASSED", "SKIPPED", "XFAIL") and test.defined_in in own
     return replace(test, outcome="FAILED") if excused or planted and test.kind != DOCTEST else test
 
 
@@ -198,6 +201,9 @@ def _apply(session: _Session, event: str, fields: list[str]) -> None:
     elif event == "item":
         node, path, kind, defined, printed = fields
         session.items[node] = (path, kind, defined, printed)
+    elif event == "redefined":
+        path, kind, _, printed = session.items[fields[0]]
+        session.items[fields[0]] = (path, kind, UNKNOWN, printed)
     elif event == "module":
         session.modules.append(fields[0])
     elif event == "collect":
@@ -249,13 +255,13 @@ def _known(outcome: str) -> str:
 
 def _relative(path: str, repository: str) -> str:
     """Relative to the repository; as it is where it lies outside."""
-    return os.path.normpath(path).removeprefix(f"{repository}/") if path else ""
+    return os.path.normpath(path).removeprefix(f"{repository}/") if path else ""  # "?" stays
 
 
 def _innermost(files: str, repository: str) -> str:
     """The first of the files, one per line, that lies in the repository: code of runners and of installed packages acts
     for its caller. "?" stands for itself."""
-    below = (path for path in files.split("\n") if path == "?" or path.startswith(f"{repository}/"))
+    below = (path for path in files.split("\n") if path == UNKNOWN or path.startswith(f"{repository}/"))
     return next((_relative(path, repository) for path in below if "/site-packages/" not in path), "")
 
 

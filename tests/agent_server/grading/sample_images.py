@@ -50,6 +50,7 @@ class Images:
         """Its directory and its base commit. /testbed is a repository with these files, one commit before, and, if
         `later`, one after: on a branch, under a tag, in the reflog and checked out once."""
         image = self.folder / name.replace("/", "__").replace(":", "__")
+        shutil.rmtree(image, ignore_errors=True)  # a fixture of a module may be set up more than once
         subprocess.run(["cp", "-al", str(self.root), str(image)], check=True)
         repository = image / "testbed"
         write(repository, {"README.md": "calc\n", ".gitignore": "*.pyc\n__pycache__/\nbuild/\n"})

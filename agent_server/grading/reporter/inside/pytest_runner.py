@@ -38,6 +38,7 @@ def _plugin_class(hookimpl, recorder, tools):
         def __init__(self):
             self._session = None
             self._root = ""
+            self._codes = {}  # of the collected tests, by node id
 
         @hookimpl(tryfirst=True)
         def pytest_cmdline_main(self, config):
@@ -65,6 +66,7 @@ def _plugin_class(hookimpl, recorder, tools):
         def pytest_collection_finish(self, session):
             with recorder:
                 for item in session.items:
+                    self._codes[item.nodeid] = tools.code_of(getattr(item, "obj", None))
                     defined = tools.defining_file(getattr(item, "obj", None))
                     printed = session.config.cwd_relative_nodeid(item.nodeid)
                     recorder.write(
@@ -84,6 +86,9 @@ def _plugin_class(hookimpl, recorder, tools):
         @hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_call(self, item):
             with recorder:
+                code = tools.code_of(getattr(item, "obj", None))
+                if self._codes.get(item.nodeid, code) is not code:
+                    recorder.write(self._session, "redefined", item.nodeid)
                 if recorder.canary is not None:
                     _fail_after_pass(item, tools)
             yield

@@ -132,14 +132,19 @@ def files_of_unittest_mark(unittest, what, *holders):
     return getattr(unittest.SkipTest, "reporter_files", "") if what == "skip" else ""
 
 
-def defining_file(function):
-    """File that holds the code of a function, a method, or what a decorator wrapped; "" if it has none."""
+def code_of(function):
+    """The code of a function, a method, or what a decorator wrapped; None if it has none."""
     for _ in range(100):  # decorators may wrap in a circle
         function = getattr(function, "__func__", function)
         if not hasattr(function, "__wrapped__"):
             break
         function = function.__wrapped__
-    code = getattr(function, "__code__", None)
+    return getattr(function, "__code__", None)
+
+
+def defining_file(function):
+    """File that holds the code of a function, a method, or what a decorator wrapped; "" if it has none."""
+    code = code_of(function)
     return os.path.abspath(code.co_filename) if code is not None else ""
 
 

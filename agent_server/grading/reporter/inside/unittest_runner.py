@@ -81,7 +81,15 @@ def _record_sessions(unittest, recorder, sessions):
 
 
 def _record_outcomes(unittest, recorder, tools, sessions):
-    result_class = unittest.TestResult
+    result_class, case = unittest.TestResult, unittest.TestCase
+    original_init = case.__init__
+
+    def __init__(self, *arguments, **named):
+        original_init(self, *arguments, **named)
+        with recorder:
+            self.reporter_code = tools.code_of(getattr(self, self._testMethodName, None))
+
+    case.__init__ = __init__
 
     def write(test, outcome, origin):
         if not sessions:
@@ -90,9 +98,12 @@ def _record_outcomes(unittest, recorder, tools, sessions):
         with recorder:
             method = getattr(test, getattr(test, "_testMethodName", ""), None)
             file = getattr(sys.modules.get(type(test).__module__), "__file__", None) or ""
+            code = tools.code_of(method)
+            is_redefined = getattr(test, "reporter_code", code) is not code
             recorder.write(
                 sessions[-1], "case", test.id(), str(test), (test.shortDescription() or "").strip(),
-                os.path.abspath(file) if file else "", tools.defining_file(method), outcome, origin,
+                os.path.abspath(file) if file else "", "?" if is_redefined else tools.defining_file(method), outcome,
+                origin,
             )  # fmt: skip
 
     def recording(original, outcome):

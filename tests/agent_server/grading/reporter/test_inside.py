@@ -216,3 +216,24 @@ def test_forged_passes_do_not_fail_in_the_canary_run(files, run_reported, name):
     assert [found.outcome for found in forged.tests] == ["PASSED"]
     again = run_reported(module, path, canary=[forged.tests[0].key]).report
     assert [found.outcome for found in again.tests] != ["FAILED"]
+
+
+EMPTIED = """
+import types
+def empty(*arguments, **named): pass
+def empty_tests_of(module):
+    for value in list(vars(module).values()):
+        for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
+            if isinstance(function, types.FunctionType) and function.__name__.startswith("test"):
+                function.__code__ = empty.__code__.replace(co_filename=function.__code__.co_filename)
+"""
+
+
+@pytest.mark.parametrize("module", ["pytest", "unittest"])
+def test_tests_emptied_after_collection_have_not_passed(files, run_reported, module):
+    test = "class T(unittest.TestCase):\n    def test_x(self): self.fail()\n"
+    set_up = "def setUpModule(): pkg.empty_tests_of(sys.modules[__name__])\n"
+    files(pkg=EMPTIED, test_it=f"import pkg, sys, unittest\n{test}{set_up}")
+    run = run_reported(module, "test_it.py" if module == "pytest" else "test_it")
+    assert [found.outcome for found in run.report.tests] == ["PASSED"]
+    assert [found.outcome for found in run.report.without_forged({"pkg.py"}).tests] == ["FAILED"]
