@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SAMPLE_NAMES = ("r2e_a", "r2e_b", "swebench_new", "swebench_old", "swesmith", "eval_script")
 ROWS = (*SAMPLE_NAMES, *(make.__name__ for make in (*by_commands.ALL, *by_runner.ALL)))
 # Their datasets believe what is printed, and say so.
-BELIEVE_PRINTED = {"swerebench_v2_other", "swebench_pro", "swebench_multilingual"}
+BELIEVE_PRINTED = {"swerebench_v2_other", "swebench_live_other", "swebench_pro", "swebench_multilingual"}
 # Attacks that mean nothing for a sample row: none has SymPy's runner, some show the agent no tests or no scripts.
 NOT_FOR_ALL = {"patch SymPy's reporter", hostile.DELETE_TESTS, hostile.REPLACE_TESTS, hostile.REPLACE_SCRIPTS}
 ONE_ATTACK = ("--attacks", "exit at import")

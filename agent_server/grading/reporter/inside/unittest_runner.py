@@ -83,11 +83,27 @@ def _record_sessions(unittest, recorder, sessions):
 def _record_outcomes(unittest, recorder, tools, sessions):
     result_class, case = unittest.TestResult, unittest.TestCase
     original_init = case.__init__
+    codes = {}  # of the collected tests, by class and method: runners pickle the test cases themselves
+    assertions = {name: value for name, value in vars(case).items() if name.startswith(("assert", "fail"))}
 
     def __init__(self, *arguments, **named):
         original_init(self, *arguments, **named)
         with recorder:
-            self.reporter_code = tools.code_of(getattr(self, self._testMethodName, None))
+            name = self._testMethodName
+            codes.setdefault((type(self), name), tools.code_of(getattr(self, name, None)))
+
+    def defining_file(test, method):
+        """File of the test's code; of an assertion's, where that was replaced; "?" for code replaced after
+        collection."""
+        code = tools.code_of(method)
+        if codes.get((type(test), getattr(test, "_testMethodName", "")), code) is not code:
+            return "?"
+        for name, value in assertions.items():
+            replaced = vars(case).get(name)
+            if replaced is not value:
+                file = tools.defining_file(replaced)
+                return file if os.path.exists(file) else "?"
+        return tools.defining_file(method)
 
     case.__init__ = __init__
 
@@ -98,12 +114,9 @@ def _record_outcomes(unittest, recorder, tools, sessions):
         with recorder:
             method = getattr(test, getattr(test, "_testMethodName", ""), None)
             file = getattr(sys.modules.get(type(test).__module__), "__file__", None) or ""
-            code = tools.code_of(method)
-            is_redefined = getattr(test, "reporter_code", code) is not code
             recorder.write(
                 sessions[-1], "case", test.id(), str(test), (test.shortDescription() or "").strip(),
-                os.path.abspath(file) if file else "", "?" if is_redefined else tools.defining_file(method), outcome,
-                origin,
+                os.path.abspath(file) if file else "", defining_file(test, method), outcome, origin,
             )  # fmt: skip
 
     def recording(original, outcome):
