@@ -52,23 +52,24 @@ class SessionRunner:
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
-        with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
-            return self._call_agent(SandboxWithVariables(sandbox, sandbox_env(self._agent)))
+        of_agent = SandboxWithVariables(sandbox, sandbox_env(self._agent))
+        try:
+            with self._costs.measure("agent"), agent_deadline(self._settings.agent_timeout_s + AGENT_GRACE_S):
+                return self._call_agent(of_agent)
+        except AgentTimeout:
+            return AgentResult.timed_out(None)
 
     def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
-        try:
-            return self._agent.run(
-                job.task.problem_statement,
-                sandbox,
-                ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
-                agent_timeout_s=settings.agent_timeout_s,
-                command_timeout_s=settings.command_timeout_s,
-                trajectory=settings.trajectory_dir / f"{job.session_id}.json",
-                seconds=self._costs.seconds,
-            )
-        except AgentTimeout:
-            return AgentResult.timed_out(None)
+        return self._agent.run(
+            job.task.problem_statement,
+            sandbox,
+            ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
+            agent_timeout_s=settings.agent_timeout_s,
+            command_timeout_s=settings.command_timeout_s,
+            trajectory=settings.trajectory_dir / f"{job.session_id}.json",
+            seconds=self._costs.seconds,
+        )
 
     def _grade(self, left: Submission, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
         if ungraded := left.ungraded():
