@@ -33,6 +33,7 @@ if [ "$purpose" != agents ]; then
 fi
 if [ "$purpose" = test ]; then
   bash "$here/reference_wheel.sh" "$root/.venv/bin/python" "$cache"
+  "$root/.venv/bin/python" -m tests.agent_server.grading.awkward.environments "$cache"
 fi
 if [ "$purpose" = train ]; then
   TQDM_DISABLE=1 "$root/.venv/bin/python" -m setup.demo.model

@@ -2,7 +2,7 @@
 # tools.sh [agents | train | test]: installs missing system programs with apt.
 #   agents   programs for sandboxes, their images and the demo image
 #   train    also libnuma, which vLLM's CPU build loads
-#   test     also libnuma, an image registry and openssl
+#   test     also libnuma, an image registry, openssl and make
 # Invariant: an installed program is never changed. Without apt or root the script names the missing packages and fails.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/log.sh"
@@ -12,8 +12,8 @@ purpose=${1:-agents}
 tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap
   squashfuse=squashfuse fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs skopeo=skopeo setpriv=util-linux)
 if [ "$purpose" = test ]; then
-  # A registry with images that the tests make, and a TLS certificate.
-  tools+=(docker-registry=docker-registry umoci=umoci busybox=busybox-static openssl=openssl)
+  # A registry with images that the tests make, a TLS certificate, and a program for the images of the tests.
+  tools+=(docker-registry=docker-registry umoci=umoci busybox=busybox-static openssl=openssl make=make)
 fi
 
 missing=()

@@ -74,7 +74,10 @@ def thinking_tokenizer():
 
 
 def make_llama(directory: Path, seed: int, tokenizer) -> Path:
-    """A random bf16 Llama with tied embeddings in Hugging Face format. Its large logits make seeds differ clearly."""
+    """A random bf16 Llama with tied embeddings in Hugging Face format. Its large logits make seeds differ clearly.
+
+    The end of turn has logit 0, so greedy sampling never chooses it, whichever way ties are rounded.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -94,7 +97,9 @@ def make_llama(directory: Path, seed: int, tokenizer) -> Path:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.get_input_embeddings().weight.data[tokenizer.eos_token_id] = 0
+    model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

@@ -88,6 +88,13 @@ def wait_until(condition, timeout_s=30.0):
         time.sleep(0.05)
 
 
+async def sampling_starts(engine, call: asyncio.Task) -> None:
+    """Wait until the engine samples for `call`. Fails with the call's result where it ends before."""
+    while await asyncio.to_thread(running, engine) != 1:
+        assert not call.done(), f"the call ended before it was seen: {call}"
+        await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logprobs_are_of_the_sampled_tokens(vllm_engine, tiny_llama, temperature):
     """At any temperature and top-p, logprobs are those of the model's own distribution."""
@@ -131,7 +138,7 @@ def test_cancelling_aborts_inside_the_engine(vllm_engine):
     async def scenario(generator):
         with aborted(vllm_engine):
             task = asyncio.create_task(generator.generate(PROMPT, LONG))
-            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            await sampling_starts(vllm_engine, task)
             task.cancel()
             await asyncio.wait({task})
 
@@ -163,7 +170,7 @@ def test_new_weights_reach_every_layer_and_are_reversible(vllm_engine, tiny_llam
 def test_loading_weights_aborts_calls_in_flight(vllm_engine, tiny_llama):
     async def scenario(generator):
         task = asyncio.create_task(generator.generate(PROMPT, LONG))
-        await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+        await sampling_starts(vllm_engine, task)
         await asyncio.to_thread(vllm_engine.load_weights, tiny_llama, 3)
         with pytest.raises(ModelUnreachable, match="send it again"):
             await task
@@ -252,7 +259,7 @@ def test_closing_a_session_aborts_in_the_engine(gateway, vllm_engine):
             post = asyncio.create_task(
                 http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES})
             )
-            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            await sampling_starts(vllm_engine, post)
             trace = await asyncio.to_thread(control.close, "stopped")
             response = await post
             return trace, response.status, (await response.json())["error"]["code"]
@@ -272,7 +279,7 @@ def test_an_agent_that_disconnects_aborts_in_the_engine(gateway, vllm_engine):
             post = asyncio.create_task(
                 http.post(url + "/v1/chat/completions", headers=headers, json={"messages": MESSAGES})
             )
-            await asyncio.to_thread(wait_until, lambda: running(vllm_engine) == 1)
+            await sampling_starts(vllm_engine, post)
             post.cancel()
             await asyncio.wait({post})
 

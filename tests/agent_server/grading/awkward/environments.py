@@ -1,6 +1,8 @@
 """Python environments for the awkward repositories: /opt/venvs/NAME in their image, with packages of PyPI.
 
-Invariant: packages are downloaded once per machine and list of packages, into the cache folder of the set-up.
+    python -m tests.agent_server.grading.awkward.environments CACHE    by setup/setup.sh test: downloads what is missing
+
+Invariant: the set-up downloads, once per list of packages, and tests do not. The folder appears only when complete.
 """
 
 import hashlib
@@ -27,17 +29,27 @@ PYTHON = ("3", "11")  # of the demo image, on every machine
 
 
 def environments(cache: Path) -> Path:
-    """The folder with the environments of all names, made if it is not there."""
-    key = hashlib.sha256(repr((PACKAGES, PYTHON)).encode()).hexdigest()[:16]
-    folder = cache / "awkward" / key
+    """The folder with the environments of all names, below the set-up's cache folder."""
+    folder = _folder(cache)
+    assert folder.is_dir(), f"the tests' environments must be in {folder}: bash setup/setup.sh test"
+    return folder
+
+
+def download(cache: Path) -> None:
+    """Make the environments that `environments` returns, if they are not there."""
+    folder = _folder(cache)
     if folder.is_dir():
-        return folder
+        return
+    print("[setup] fetching the packages of the tests' images", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         for name, packages in PACKAGES.items():
             _make(Path(made, "venvs", name), packages)
         Path(made, "venvs").rename(folder)
-    return folder
+
+
+def _folder(cache: Path) -> Path:
+    return cache / "awkward" / hashlib.sha256(repr((PACKAGES, PYTHON)).encode()).hexdigest()[:16]
 
 
 def _make(prefix: Path, packages: tuple[str, ...]) -> None:
@@ -73,3 +85,7 @@ def install_make(root: Path) -> None:
     script = root / "usr/local/bin/make"
     script.write_text(f'#!/bin/sh\nexec /opt/make/{loader} --library-path /opt/make /opt/make/make "$@"\n')
     script.chmod(0o755)
+
+
+if __name__ == "__main__":
+    download(Path(sys.argv[1]))
