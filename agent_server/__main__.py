@@ -12,7 +12,7 @@ from wsgiref.types import WSGIApplication
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, describe
 from agent_server.observability import logs
-from agent_server.sandboxes import apptainer
+from agent_server.sandboxes import apptainer, network
 from agent_server.sandboxes.cgroups.delegation import set_up_delegation
 from agent_server.tasks.catalog import open_catalog
 from agent_server.validate import command as validate
@@ -60,6 +60,8 @@ def serve() -> WSGIApplication:
 def check(settings: Settings) -> None:
     """Raises the first error that would keep every session from running."""
     apptainer.find_apptainer()
+    if settings.sandbox_network:
+        network.find_programs()
     load_agent(settings)
     check_images(settings.sif_dir, open_catalog(settings).image_names())
     try:

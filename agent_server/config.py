@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from agent_server.sandboxes.limits import Limits
-from agent_server.setting_types import BaseUrls, Binds, Penalties
+from agent_server.setting_types import BaseUrls, Binds, Networks, Penalties
 from client.errors import ConfigError
 
 PREFIX = "AGENT_SERVER_"
@@ -122,7 +122,12 @@ class Settings(BaseModel):
         0, ge=0, description="threads of a numeric library in a sandbox; 0: the cores divided by the sessions at once"
     )
     sandbox_network: bool = Field(
-        False, description="1: sandboxes have the host's network, for tests that need it; 0: none"
+        False, description="1: sandboxes reach public IPv4 addresses, for tests that need them; 0: they have no network"
+    )
+    sandbox_allowed_networks: Networks = Field(
+        (),
+        description="comma-separated private IPv4 networks, such as 10.1.0.0/16, that they reach too;"
+        " this machine's own addresses they never reach",
     )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Typed values of the settings with a syntax of their own: base URLs, penalties, binds.
+"""Typed values of the settings with a syntax of their own: base URLs, penalties, binds, networks.
 
 Invariant: light to import; pure, except that a bind's folder must exist. A parser raises ValueError with the rule,
 the entry and the remedy; agent_server/config.py adds the variable's name.
@@ -8,11 +8,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator
+
+from agent_server.sandboxes.network_rules import NEVER
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXIT_STATUS = re.compile(r"[A-Za-z_]\w*(?:: ?\S.*)?")  # "CommandFailed", "CommandFailed: 2"
@@ -102,6 +105,21 @@ def _parse_bind(entry: str) -> tuple[Path, str]:
     return Path(host), inside
 
 
+def parse_networks(text: str) -> tuple[IPv4Network, ...]:
+    """IPv4 networks or addresses, separated by commas. Raises ValueError."""
+    return tuple(map(_parse_network, _entries(text)))
+
+
+def _parse_network(entry: str) -> IPv4Network:
+    try:
+        network = IPv4Network(entry)
+    except ValueError as invalid:
+        raise ValueError(f"{invalid}; give IPv4 networks like 10.1.0.0/16, separated by commas") from None
+    if any(network.overlaps(never) for never in NEVER):
+        raise ValueError(f"{entry} has loopback, multicast or reserved addresses, which cannot be allowed; narrow it")
+    return network
+
+
 def _entries(text: str) -> list[str]:
     """The non-empty entries of a comma-separated list, stripped."""
     return [entry for entry in map(str.strip, text.split(",")) if entry]
@@ -115,3 +133,4 @@ def _from_text(parse: Callable[[str], Any]) -> BeforeValidator:
 BaseUrls = Annotated[tuple[Address, ...], _from_text(parse_base_urls)]
 Penalties = Annotated[Mapping[str, float], _from_text(parse_penalties)]
 Binds = Annotated[tuple[tuple[Path, str], ...], _from_text(parse_binds)]  # (host folder, path inside)
+Networks = Annotated[tuple[IPv4Network, ...], _from_text(parse_networks)]

@@ -10,15 +10,17 @@ purpose=${1:-agents}
 
 # program=Debian package
 tools=(git=git ps=procps mount=mount mksquashfs=squashfs-tools mmdebstrap=mmdebstrap newuidmap=uidmap
-  squashfuse=squashfuse fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs skopeo=skopeo setpriv=util-linux)
+  squashfuse=squashfuse fuse2fs=fuse2fs fuse-overlayfs=fuse-overlayfs skopeo=skopeo setpriv=util-linux
+  slirp4netns=slirp4netns nft=nftables)
 if [ "$purpose" = test ]; then
-  # A registry with images that the tests make, a TLS certificate, and a program for the images of the tests.
-  tools+=(docker-registry=docker-registry umoci=umoci busybox=busybox-static openssl=openssl make=make)
+  # A registry with images that the tests make, a TLS certificate, and a program for the images of the tests, networks of their own.
+  tools+=(docker-registry=docker-registry umoci=umoci ip=iproute2 busybox=busybox-static openssl=openssl make=make)
 fi
 
 missing=()
 for tool in "${tools[@]}"; do
-  command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
+  # nft is in a folder that another user's PATH may lack.
+  PATH=$PATH:/usr/sbin:/sbin command -v "${tool%%=*}" >/dev/null || missing+=("${tool#*=}")
 done
 # Without libnuma vLLM fails after a minute, and its error names only a missing attribute of "_C".
 if [ "$purpose" != agents ] && ! PATH=$PATH:/usr/sbin:/sbin ldconfig -p | grep -q 'libnuma\.so\.1 '; then

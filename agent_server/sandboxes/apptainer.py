@@ -1,4 +1,5 @@
-"""Apptainer sandboxes: one `apptainer exec` for each, writes to a tmpfs, no network, no host paths, no capabilities.
+"""Apptainer sandboxes: one `apptainer exec` for each, writes to a tmpfs, no host paths, no capabilities, and a network
+of its own, which reaches nothing unless it is connected.
 
 Still readable inside: the file names of the image and of the sandbox's cgroup, the name of the user's home directory,
 /etc/hosts, /sys.
@@ -15,10 +16,12 @@ from pathlib import Path
 from agent_server.sandboxes.base import NO_VARIABLES
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
+from agent_server.sandboxes.network import SandboxNetwork
+from agent_server.sandboxes.network_rules import RESOLVER
 from agent_server.sandboxes.orphans import LINK_PREFIX, record_processes
 from agent_server.sandboxes.shell import PersistentShell
 from agent_server.sandboxes.shell_code import BASH
-from agent_server.setting_types import Binds
+from agent_server.setting_types import Binds, Networks
 from client.errors import ImageCorrupt, ImageMissing, SandboxStartFailed, SetupError
 
 SIF_MAGIC, SIF_MAGIC_OFFSET = b"SIF_MAGIC", 32
@@ -70,14 +73,16 @@ def start(
     default_env: Mapping[str, str] = NO_VARIABLES,
     limits: Limits | None = None,
     network: bool = False,
+    allowed_networks: Networks = (),
     binds: Binds = (),
 ) -> PersistentShell:
     """Start a sandbox of `image`.
 
     `scratch`: the session's scratch folder, in which the processes are recorded. `env`: variables inside, in place of
     the image's. `default_env`: variables inside where the image does not set them.
-    `network`: the host's network, else none. `binds`: host folders to mount read-only.
-    Raises ImageMissing, ImageCorrupt, SandboxStartFailed; a failed start leaves nothing behind.
+    `network`: a way outside, but to private networks only if `allowed_networks` has them; else there is none.
+    `binds`: host folders to mount read-only.
+    Raises ImageMissing, ImageCorrupt, SandboxStartFailed, SetupError; a failed start leaves nothing behind.
     """
     check_image(image)
     apptainer = find_apptainer()
@@ -102,15 +107,22 @@ def start(
         if any(message in str(error).lower() for message in CORRUPT_IMAGE_MESSAGES):
             raise ImageCorrupt(f"image {image} cannot be opened; delete it and fetch it again: {error}") from error
         raise
-    record_processes(scratch, shell.pids)
+    try:
+        if network:
+            shell.network = SandboxNetwork(shell.shell_pid, allowed_networks, start_timeout_s)
+        record_processes(scratch, shell.pids)
+    except BaseException:
+        shell.close()
+        raise
     return shell
 
 
 def _exec_options(env: dict[str, str], network: bool, binds: Binds) -> list[str]:
     options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
     options += ["--no-init"]  # the shell is the PID namespace's first process, which no signal from inside can kill
-    if not network:
-        options += ["--net", "--network", "none"]
+    options += ["--net", "--network", "none"]
+    if network:
+        options += ["--dns", str(RESOLVER)]
     if os.geteuid() == 0:
         # Root without CAP_SYS_RESOURCE (containers, hardened hosts) cannot get full capabilities; no task needs any.
         options += ["--no-privs"]

@@ -33,6 +33,11 @@ def run_in_root(pid: int, function: Callable[[], None]) -> None:
         )
 
 
+def shares_user_namespace(pid: int) -> bool:
+    """Whether process `pid` is in this process's user namespace, which nobody can enter a second time."""
+    return os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
+
+
 def _succeeds(function: Callable[[], None]) -> bool:
     """Whether the function returns, in a forked child."""
     child = os.fork()
@@ -44,7 +49,7 @@ def _succeeds(function: Callable[[], None]) -> bool:
 
 def _change_root_and_run(pid: int, function: Callable[[], None]) -> None:
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
-    if not _is_in_user_namespace_of(pid) and _libc.setns(os.pidfd_open(pid), USER) != 0:
+    if not shares_user_namespace(pid) and _libc.setns(os.pidfd_open(pid), USER) != 0:
         raise OSError(ctypes.get_errno(), "setns")
     os.fchdir(root)
     os.chroot(".")
@@ -52,7 +57,7 @@ def _change_root_and_run(pid: int, function: Callable[[], None]) -> None:
 
 
 def _enter_and_run(pid: int, namespaces: int, function: Callable[[], None]) -> None:
-    if not _is_in_user_namespace_of(pid):
+    if not shares_user_namespace(pid):
         namespaces |= USER
     if _libc.setns(os.pidfd_open(pid), namespaces) != 0:
         raise OSError(ctypes.get_errno(), "setns")
@@ -64,10 +69,6 @@ def _enter_and_run(pid: int, namespaces: int, function: Callable[[], None]) -> N
             os._exit(1)
         _run_and_exit(function)
     os._exit(os.waitstatus_to_exitcode(os.waitpid(born_inside, 0)[1]) & 255)
-
-
-def _is_in_user_namespace_of(pid: int) -> bool:
-    return os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
 
 
 def _run_and_exit(function: Callable[[], None]) -> None:

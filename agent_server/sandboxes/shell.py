@@ -6,7 +6,6 @@ command started.
 """
 
 import base64
-import fcntl
 import os
 import shlex
 import subprocess
@@ -19,6 +18,7 @@ from agent_server.sandboxes import shell_code
 from agent_server.sandboxes.base import KILLED, NO_VARIABLES, CleanResult, CommandResult, ResourceUsage
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
+from agent_server.sandboxes.network import SandboxNetwork
 from agent_server.sandboxes.processes import descendants, kill, kill_started_since, namespace_pid, ticks_now
 from agent_server.sandboxes.procfs import DIRECTORIES, SandboxProcfs
 from agent_server.sandboxes.shell_channel import COMMAND, FILE, ShellChannel
@@ -57,16 +57,17 @@ class PersistentShell:
 
         `env`: of the program. `default_env`: variables of the commands where their environment does not have them.
         `limits` require a program that gives the shell its own PID namespace and file systems.
-        `cgroup`: the program runs in it; closing the shell removes it.
+        `cgroup`: the program runs in it; closing the shell removes it. Closing also ends `network`, if it was set.
         Raises SandboxStartFailed with the program's message; a failed start leaves nothing behind.
         """
         self._cgroup = cgroup
         self._outputs = OutputFiles()
-        self._startup_script = _startup_script(self._outputs)
+        self._startup_script = shell_code.open_startup_script(self._outputs)
         self._process = self._start_process(argv, env)
         self._channel = ShellChannel(self._process)
         self._own_pids: frozenset[int] = frozenset()
         self._watchdog: Watchdog | None = None
+        self.network: SandboxNetwork | None = None
         try:
             self._channel.initialise(
                 self._outputs,
@@ -174,6 +175,9 @@ class PersistentShell:
         if self._watchdog:
             self._watchdog.close()
             self._watchdog = None
+        if self.network:
+            self.network.close()
+            self.network = None
         if self._cgroup:
             self._cgroup.remove()
         self._channel.close()
@@ -290,12 +294,3 @@ class PersistentShell:
         if (value := self._channel.wait(nonce, time.monotonic() + REPLY_TIMEOUT_S)) is None:
             raise SandboxStartFailed(f"the sandbox's shell did not answer within {REPLY_TIMEOUT_S:g} s")
         return value
-
-
-def _startup_script(outputs: OutputFiles) -> int:
-    """Descriptor of a file with the commands' startup script, which no process can change."""
-    descriptor = os.memfd_create("startup", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.write(descriptor, shell_code.startup_script(outputs, descriptor).encode())
-    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    return descriptor

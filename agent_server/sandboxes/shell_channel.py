@@ -39,7 +39,7 @@ class ShellChannel:
         default_env: Mapping[str, str],
         oom_kill_commands_first: bool,
     ) -> None:
-        """Define in the shell what later requests use. `startup_script`: descriptor of shell_code.startup_script."""
+        """Define in the shell what later requests use. `startup_script`: of shell_code.open_startup_script."""
         self.execute(shell_code.prelude(outputs, startup_script))
         for name, value in default_env.items():
             self.execute(f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}\n')

@@ -7,6 +7,9 @@ A command of the server's own (`clean`) starts without all that.
 Invariant: a command has no descriptor but its output. The shell's own messages ("Killed") are not part of an output.
 """
 
+import fcntl
+import os
+
 from agent_server.sandboxes.shell_output import OutputFiles
 
 BASH = ("bash", "--noprofile", "--norc", "-p")  # -p: no startup file, and no functions or options of the environment
@@ -68,7 +71,7 @@ fi
 
 
 def prelude(outputs: OutputFiles, script: int) -> str:
-    """What the shell runs first. `script`: descriptor of `startup_script`."""
+    """What the shell runs first. `script`: descriptor of `open_startup_script`."""
     return PRELUDE.format(
         file_limit=FILE_LIMIT_BYTES // 1024,
         output=output_descriptor(outputs, script),
@@ -82,7 +85,16 @@ def prelude(outputs: OutputFiles, script: int) -> str:
     )
 
 
-def startup_script(outputs: OutputFiles, script: int) -> str:
+def open_startup_script(outputs: OutputFiles) -> int:
+    """Descriptor of a file with the commands' startup script, which no process can change."""
+    descriptor = os.memfd_create("startup", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(descriptor, _startup_script(outputs, descriptor).encode())
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _startup_script(outputs: OutputFiles, script: int) -> str:
     """What a command's bash sources before the command. `script`: the descriptor of the file that holds it."""
     return STARTUP_SCRIPT.format(output=output_descriptor(outputs, script), script=script)
 

@@ -113,6 +113,7 @@ def _key(catalog: Catalog, mode: Mode, task_id: str, conditions: Conditions) -> 
     sandbox = (
         settings.setup_command,
         settings.sandbox_network,
+        settings.sandbox_allowed_networks,
         settings.binds,
         settings.sandbox_limits,
         settings.threads_per_sandbox,
@@ -139,7 +140,7 @@ def _parser(report: Path) -> argparse.ArgumentParser:
     add("--timeout-s", type=float, help="of one run of the tests (default: AGENT_SERVER_GRADING_TIMEOUT_S)")
     attacks_help = "only these hostile submissions (default: all): " + ", ".join(hostile.NAMES)
     add("--attacks", nargs="*", choices=hostile.NAMES, default=hostile.NAMES, metavar="NAME", help=attacks_help)
-    add("--network", action="store_true", help="sandboxes have the host's network")
+    add("--network", action="store_true", help="sandboxes reach public addresses (AGENT_SERVER_SANDBOX_NETWORK=1)")
     report_help = f"the report (default: {report} here); FILE.lines holds what was graded so far"
     add("--report", type=Path, default=report, help=report_help)
     return parser

@@ -33,6 +33,7 @@ def start_task_sandbox(settings: Settings, task: Task, scratch: Path) -> Sandbox
         start_timeout_s=settings.sandbox_start_timeout_s,
         limits=settings.sandbox_limits,
         network=settings.sandbox_network,
+        allowed_networks=settings.sandbox_allowed_networks,
         binds=settings.binds,
     )
     try:

@@ -37,6 +37,7 @@ def check_sandbox(node: Node, settings: Settings) -> CheckResult:
                 start_timeout_s=settings.sandbox_start_timeout_s,
                 limits=settings.sandbox_limits,
                 network=settings.sandbox_network,
+                allowed_networks=settings.sandbox_allowed_networks,
             )
             try:
                 result = shell.run("true", cwd="/", timeout_s=settings.command_timeout_s)

@@ -1,5 +1,6 @@
 """Settings: each wrong value is refused with its variable, rule, value and remedy; typed values survive JSON."""
 
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ def test_values_are_typed_and_survive_json(required, tmp_path):
             "AGENT_SERVER_BINDS": f"{tmp_path}:/wheels,{tmp_path}",
             "AGENT_SERVER_EXCLUDE": str(tmp_path / "report.json"),
             "AGENT_SERVER_SANDBOX_NETWORK": "1",
+            "AGENT_SERVER_SANDBOX_ALLOWED_NETWORKS": "10.1.0.0/16, 192.168.5.3",
             "AGENT_SERVER_TOKEN": "s3cret",
         }
     )
@@ -103,6 +105,7 @@ def test_values_are_typed_and_survive_json(required, tmp_path):
     )
     assert settings.penalties == {"LimitsExceeded": -0.5, "CommandFailed: 2": -1.0}
     assert settings.binds == ((tmp_path, "/wheels"), (tmp_path, str(tmp_path)))
+    assert settings.sandbox_allowed_networks == (IPv4Network("10.1.0.0/16"), IPv4Network("192.168.5.3/32"))
     copy = Settings.model_validate_json(settings.model_dump_json())
     assert copy == settings and isinstance(copy.base_urls[0], Address) and isinstance(copy.binds[0][0], Path)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.setting_types import parse_base_urls, parse_binds, parse_penalties
+from agent_server.setting_types import parse_base_urls, parse_binds, parse_networks, parse_penalties
 
 
 def test_penalties_become_a_table():
@@ -45,4 +45,19 @@ def test_any_text_is_parsed_or_refused(text):
 
 
 def test_empty_lists_are_empty():
-    assert parse_base_urls(" , ") == parse_binds(" , ") == ()
+    assert parse_base_urls(" , ") == parse_binds(" , ") == parse_networks(" , ") == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("10.1.0.0/16,10.1.2.3/16", "10.1.2.3/16 has host bits set; give IPv4 networks like 10.1.0.0/16"),
+        ("fd00::/8", "in 'fd00::'; give IPv4 networks"),
+        ("example.org", "in 'example.org'; give IPv4 networks"),
+        ("0.0.0.0/0", "0.0.0.0/0 has loopback, multicast or reserved addresses"),
+        ("127.0.0.1", "127.0.0.1 has loopback, .* narrow it"),
+    ],
+)
+def test_a_network_that_cannot_be_allowed_is_refused(setting, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_networks(setting)
