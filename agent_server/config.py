@@ -1,7 +1,7 @@
 """Settings of the agent server: read from the environment once, validated whole, frozen, typed.
 
-Invariant: an unknown AGENT_SERVER_ variable is an error that names the nearest known one; timeouts that cannot work
-together are refused before anything starts. Settings survive `model_dump_json` and `model_validate_json`: that is how
+Invariant: an unknown AGENT_SERVER_ variable is an error that names the nearest known one (Kubernetes' service links are
+left out); timeouts that cannot work together are refused before anything starts. Settings survive `model_dump_json` and `model_validate_json`: that is how
 they reach the fork server.
 """
 
@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from agent_server.sandboxes.limits import Limits
 from agent_server.setting_types import BaseUrls, Binds, Networks, Penalties
 from client.errors import ConfigError
+from client.service_links import without_service_links
 
 PREFIX = "AGENT_SERVER_"
 VARIABLES = {"data_path": "R2E_DATA_PATH", "sif_dir": "R2E_SIF_DIR"}  # names from the scripts of Relax's users
@@ -134,7 +135,7 @@ class Settings(BaseModel):
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
         """Raises ConfigError with the variable, the rule, the value and the remedy."""
         values: dict[str, str] = {}
-        for name, value in environment.items():
+        for name, value in without_service_links(environment, PREFIX).items():
             if name.startswith(PREFIX) and name not in CLIENT_VARIABLES:
                 values[name.removeprefix(PREFIX).lower()] = value
         for field, name in VARIABLES.items():

@@ -29,6 +29,36 @@ def test_defaults(required):
     assert (settings.reward, settings.base_urls, settings.penalties, settings.binds) == ("binary", (), {}, ())
 
 
+SERVICE_LINKS = {  # as a pod has them beside the Services agent-server (two ports) and agent-server-metrics
+    "AGENT_SERVER_SERVICE_HOST": "10.96.0.7",
+    "AGENT_SERVER_SERVICE_PORT": "8600",
+    "AGENT_SERVER_SERVICE_PORT_HTTP": "8600",
+    "AGENT_SERVER_PORT": "tcp://10.96.0.7:8600",
+    "AGENT_SERVER_PORT_8600_TCP": "tcp://10.96.0.7:8600",
+    "AGENT_SERVER_PORT_8600_TCP_PROTO": "tcp",
+    "AGENT_SERVER_PORT_8600_TCP_PORT": "8600",
+    "AGENT_SERVER_PORT_8600_TCP_ADDR": "10.96.0.7",
+    "AGENT_SERVER_PORT_8601_UDP": "udp://10.96.0.7:8601",
+    "AGENT_SERVER_METRICS_SERVICE_HOST": "10.96.0.8",
+    "AGENT_SERVER_METRICS_SERVICE_PORT": "9090",
+    "AGENT_SERVER_METRICS_PORT": "tcp://10.96.0.8:9090",
+    "AGENT_SERVER_METRICS_PORT_9090_TCP_ADDR": "10.96.0.8",
+}
+
+
+def test_service_links_of_kubernetes_are_no_settings(required):
+    assert Settings.from_environment(required | SERVICE_LINKS) == Settings.from_environment(required)
+    own_port = Settings.from_environment(required | SERVICE_LINKS | {"AGENT_SERVER_PORT": "8700"})
+    assert own_port.port == 8700
+
+
+@pytest.mark.parametrize(
+    "variable", ["AGENT_SERVER_PORT", "AGENT_SERVER_SERVICE", "AGENT_SERVER_PORTS", "AGENT_SERVER_HOST_PORT"]
+)
+def test_what_only_resembles_a_service_link_is_refused(required, variable):
+    assert refusal(required | {variable: "http://10.96.0.7:8600"}).startswith(variable)
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

@@ -123,9 +123,11 @@ def vllm_engine(tiny_llama, tmp_path_factory):
     from trainer.services.service import free_port
 
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
-    engine = VllmEngine(
-        tiny_llama, free_port(), log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1"
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_PORT", "tcp://10.96.0.12:8000")  # as Kubernetes sets it for a Service `vllm`
+        engine = VllmEngine(
+            tiny_llama, free_port(), log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1"
+        )
     engine.start()
     try:
         engine.wait_ready(240)

@@ -14,6 +14,7 @@ import aiohttp
 import requests
 
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from client.service_links import without_service_links
 from trainer.engines.base import Completion, Sampling
 from trainer.engines.vllm_worker import PolicyLoader
 from trainer.services.service import Service
@@ -55,7 +56,9 @@ class VllmEngine:
         command += ["--enforce-eager"] if eager else []
         command += ["--kv-cache-memory-bytes", str(int(kv_cache_gib * 2**30))] if kv_cache_gib is not None else []
         command += extra_args
-        env = dict(os.environ, VLLM_SERVER_DEV_MODE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
+        # A Kubernetes Service `vllm` would set VLLM_PORT to a URL, and vLLM would not start.
+        env = without_service_links(os.environ, "VLLM_")
+        env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
         # vLLM's workers import PolicyLoader.
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if eager:
