@@ -1,8 +1,8 @@
 """Settings of the agent server: read from the environment once, validated whole, frozen, typed.
 
-Invariant: an unknown AGENT_SERVER_ variable is an error that names the nearest known one (Kubernetes' service links are
-left out); timeouts that cannot work together are refused before anything starts. Settings survive `model_dump_json` and `model_validate_json`: that is how
-they reach the fork server.
+Invariant: an unknown AGENT_SERVER_ variable is an error that names the nearest known one (service links of Kubernetes
+are left out); timeouts that cannot work together are refused before anything starts. Settings survive `model_dump_json`
+and `model_validate_json`: that is how they reach the fork server.
 """
 
 import difflib
@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from agent_server.sandboxes.limits import Limits
 from agent_server.setting_types import BaseUrls, Binds, Networks, Penalties
 from client.errors import ConfigError
+from client.proxies import ENVIRONMENT, check_proxies
 from client.service_links import without_service_links
 
 PREFIX = "AGENT_SERVER_"
@@ -47,6 +48,11 @@ class Settings(BaseModel):
     open_to_anyone: Literal["no", "yes"] = Field("no", description="`yes`: listen beyond loopback without a token")
     base_urls: BaseUrls = Field(
         (), description="comma-separated URL prefixes, one of which a session's base_url must have; empty: any"
+    )
+    proxies: Literal["direct", "environment"] = Field(
+        "direct",
+        description="model calls: direct, or by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY of the `environment`;"
+        " clients, evaluation and trainer read it too",
     )
     train_concurrency: int = Field(16, ge=1, description="training sessions that run at once")
     eval_concurrency: int = Field(16, ge=1, description="evaluation sessions that run at once")
@@ -152,6 +158,11 @@ class Settings(BaseModel):
             settings = cls.model_validate(values)
         except ValidationError as invalid:
             raise cls._config_error(invalid, values) from None
+        if settings.proxies == ENVIRONMENT:
+            try:
+                check_proxies(environment)
+            except ValueError as wrong:
+                raise ConfigError(str(wrong), field="proxies") from None
         settings.check()
         return settings
 

@@ -90,9 +90,25 @@ class Client:
         self._port = int(port or (443 if self._tls else 80))
         self._headers = f"Host: {address}\r\nConnection: close\r\n"
         self._headers += f"Authorization: Bearer {token}\r\n" if token else ""
+        self._address, self._open_tunnel = (self._host, self._port), None
+        if environment.get("AGENT_SERVER_PROXIES", "direct") != "direct":
+            self._use_proxy(environment)
         self._outage_s, self._environment = int(outage_s), environment
         self._request = self._session = self._down_since = None
         self._retry_pause_s, self.last = 1, Response(0)
+
+    def _use_proxy(self, environment):
+        """Make the calls go as the rule in proxies.py says: directly, or through a proxy. Raises Failure."""
+        from runpy import run_path  # late: few sessions need it
+
+        rule = run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "proxies.py"))
+        try:
+            route = rule["socket_route"](self._url, environment)
+        except ValueError as wrong:
+            raise Failure(str(wrong), **INVALID) from None
+        if route:
+            self._address, self._open_tunnel, prefix, headers = route
+            self._prefix, self._headers = prefix + self._prefix, self._headers + headers
 
     def run(self):
         """Run the session and write its output. Raises Failure."""
@@ -191,10 +207,12 @@ class Client:
         return self.last
 
     def _connect(self, timeout_s):
-        connection = socket.create_connection((self._host, self._port), min(timeout_s, CONNECT_TIMEOUT_S))
+        connection = socket.create_connection(self._address, min(timeout_s, CONNECT_TIMEOUT_S))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._open_tunnel:
+            self._open_tunnel(connection)
         if self._tls:
             import ssl
 

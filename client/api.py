@@ -20,6 +20,7 @@ from client.errors import (
     StackError,
     Unauthorized,
 )
+from client.http_session import http_session
 from client.wire import SessionRequest, SessionView
 
 CONNECT_TIMEOUT_S = 5.0
@@ -34,13 +35,14 @@ class AgentServerClient:
     """Client of one agent server.
 
     `outage_s`: the longest outage before ServerUnreachable. `busy_s`: how long it may respond 429 before ServerBusy.
+    Raises ConfigError for a wrong AGENT_SERVER_PROXIES.
     """
 
     def __init__(self, url: str, *, token: str = "", outage_s: float = OUTAGE_S, busy_s: float = 3600.0):
         self.url = url.rstrip("/")
         self.outage_s = outage_s
         self.busy_s = busy_s
-        self._http = requests.Session()
+        self._http = http_session(self.url)
         for scheme in ("http://", "https://"):
             self._http.mount(scheme, _KeepAlive())
         if token:

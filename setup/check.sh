@@ -186,17 +186,16 @@ check_open_files() {
 }
 
 check_proxies() {
-  local name set="" except=",${NO_PROXY:-},${no_proxy:-},"
+  local name set=""
   for name in HTTP_PROXY http_proxy HTTPS_PROXY https_proxy ALL_PROXY all_proxy; do
     [ -z "${!name:-}" ] || set+=" $name"
   done
   if [ -z "$set" ]; then
     report ok proxies "none set"
-  elif [[ ${except// /} =~ ,(\*|localhost|127\.0\.0\.1|127\.0\.0\.0/8), ]]; then
-    report ok proxies "set:$set, not for loopback"
+  elif [ "${AGENT_SERVER_PROXIES:-direct}" = environment ]; then
+    report ok proxies "set:$set, for model calls too (AGENT_SERVER_PROXIES=environment), except to loopback and NO_PROXY"
   else
-    report warn proxies "set:$set, for loopback too" "export NO_PROXY=127.0.0.1,localhost (and the trainer's host): \
-model calls of sessions would go through the proxy"
+    report ok proxies "set:$set, for downloads only: model calls are direct"
   fi
 }
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import requests
 
 from client.errors import ConfigError, ServerUnreachable
+from client.http_session import http_session
 from trainer import build
 from trainer.checkpoints import Checkpoint, Checkpoints
 from trainer.config.schema import Config
@@ -147,7 +148,8 @@ def _weights_dir(run_dir: RunDir) -> Path:
 
 def _require_agent_server(url: str) -> None:
     try:
-        requests.get(url + "/healthz", timeout=5)
+        with http_session(url) as http:
+            http.get(url + "/healthz", timeout=5)
     except requests.RequestException as error:
         raise ServerUnreachable(
             f"an agent server must answer at agent_server.url ({url}): {error}; start it there or correct the address"

@@ -5,6 +5,7 @@ model's API is not attributed to the agent.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import aiohttp
 
 from agent_server.agents.base import ModelEndpoint
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from client.proxies import proxy_for
 
 COMPLETIONS = "/v1/chat/completions"
 EVENT_STREAM = "text/event-stream"
@@ -54,7 +56,9 @@ class Upstream:
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 try:
                     async with asyncio.timeout(self._reply_timeout_s):
-                        response = await session.post(self._url(), data=body, allow_redirects=False)
+                        url = self._url()
+                        proxy = proxy_for(url, os.environ) or None
+                        response = await session.post(url, data=body, allow_redirects=False, proxy=proxy)
                 except CONNECTION_ERRORS as error:
                     raise self._unreachable(error) from error
                 if response.status < 400:

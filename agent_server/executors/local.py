@@ -18,6 +18,7 @@ from agent_server.executors.messages import READY, encode_job, receive, send
 from agent_server.sandboxes.processes import read_process
 from agent_server.worker.job import Job
 from client.errors import WorkerLost
+from client.proxies import environment_of_calls
 
 PRELOAD_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 2.0
@@ -42,6 +43,7 @@ class LocalExecutor:
             process = subprocess.Popen(
                 [sys.executable, "-m", "agent_server.executors.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment_of_calls(os.environ, self._settings.proxies),  # of all agents, whatever their libraries
             )  # fmt: skip
         started = self._starting = _ForkServer(process, ours)
         ours.settimeout(PRELOAD_TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -26,6 +27,7 @@ from agent_server.worker.store_retry import retry_on_full_disk
 from agent_server.worker.submission import Submission
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
 from client.errors import DiskFull, StorageError
+from client.proxies import exempt
 
 log = logging.getLogger(__name__)
 AGENT_GRACE_S = 5.0  # beyond its own limit, for a last command that submits
@@ -61,6 +63,7 @@ class SessionRunner:
 
     def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
+        os.environ.update(exempt(job.base_url, os.environ))
         return self._agent.run(
             job.task.problem_statement,
             sandbox,

@@ -13,6 +13,7 @@ from typing import Any
 import requests
 
 from client.conformance.model import COMPLETIONS, Model, ModelSession
+from client.http_session import http_session
 from client.wire import Status
 
 POLL_S = 0.05
@@ -46,6 +47,7 @@ class Server:
         self.url, self.token = url.rstrip("/"), token
         self.session_timeout_s, self.watch_s = session_timeout_s, watch_s
         self._model = model
+        self._http = http_session(self.url)
         self._created: set[str] = set()
 
     def call(
@@ -54,7 +56,7 @@ class Server:
         """One HTTP call; any status is a result. Raises requests.RequestException if there is no response."""
         token = self.token if token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return requests.request(method, self.url + path, headers=headers, timeout=timeout_s, **options)
+        return self._http.request(method, self.url + path, headers=headers, timeout=timeout_s, **options)
 
     def body(self, *, held: bool = False, **fields: Any) -> dict[str, Any]:
         """A valid request with new names. `held`: its model calls wait until the session is released."""

@@ -21,12 +21,13 @@ import requests
 from pydantic import ValidationError
 
 from client.api import OUTAGE_S, AgentServerClient
-from client.errors import ConfigError, ModelError, NotFound, ServerUnreachable, StackError
+from client.errors import ConfigError, ModelError, ModelUnreachable, NotFound, ServerUnreachable, StackError
 from client.evaluation import report
 from client.evaluation.endpoint import Endpoint
 from client.evaluation.relay import serving_relay
 from client.evaluation.results import EvaluationSettings, ResultStore
 from client.evaluation.runner import SampleRunner
+from client.proxies import proxy_for, unused_proxies
 from client.signals import on_first_signal
 from client.wire import EXIT_UNREACHABLE
 
@@ -113,10 +114,15 @@ def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     )
     api_key = _api_key(options.api_key_env, environment)
     make_endpoint = partial(
-        Endpoint, options.base_url, options.model, api_key=api_key, call_timeout_s=options.call_timeout_s
+        Endpoint,
+        options.base_url,
+        options.model,
+        api_key=api_key,
+        call_timeout_s=options.call_timeout_s,
+        proxy=_proxy(options.base_url, environment),
     )
     settings = _settings(options, server(outage_s=5.0))
-    probe(make_endpoint(sampling=settings.sampling, retry_timeout_s=PROBE_RETRY_TIMEOUT_S))
+    probe(make_endpoint(sampling=settings.sampling, retry_timeout_s=PROBE_RETRY_TIMEOUT_S), environment)
     endpoint = make_endpoint(sampling=settings.sampling, retry_timeout_s=options.patience_s)
     with (
         ResultStore(options.out, settings) as store,
@@ -136,13 +142,14 @@ def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     return COMPLETE if summary["completed"] == summary["samples"] else INCOMPLETE
 
 
-def probe(endpoint: Endpoint) -> None:
+def probe(endpoint: Endpoint, environment: Mapping[str, str]) -> None:
     """Send a small completion with the run's sampling. Raises ConfigError for a wrong address, key, model or field."""
     request = {"messages": [{"role": "user", "content": "Answer with OK."}]}
     try:
         decision = endpoint.complete(request, lambda: False, lambda seconds, fault: None)
     except ModelError as failure:
-        raise ConfigError(f"the probe of {endpoint.url} failed: {failure}") from failure
+        hint = unused_proxies(environment) if isinstance(failure, ModelUnreachable) else ""
+        raise ConfigError(f"the probe of {endpoint.url} failed: {failure}{hint}") from failure
     if decision.status != 200:
         message = (decision.answer or {})["error"]["message"]
         raise ConfigError(f"the probe of {endpoint.url} failed: {message}; lower --max-tokens")
@@ -177,6 +184,13 @@ def _tasks(options: argparse.Namespace, server: AgentServerClient) -> tuple[str,
             hint = f"; did you mean {near[0]}?" if near else f", which has {len(rows)}"
             raise NotFound(f"--tasks {task}: the server has no such row in {options.split}{hint}")
     return tuple(task for task in rows if task in options.tasks or not options.tasks)
+
+
+def _proxy(url: str, environment: Mapping[str, str]) -> str:
+    try:
+        return proxy_for(url, environment)
+    except ValueError as wrong:
+        raise ConfigError(f"--base-url {url}: {wrong}") from None
 
 
 def _api_key(name: str, environment: Mapping[str, str]) -> str:

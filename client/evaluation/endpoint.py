@@ -14,17 +14,16 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from client.errors import ConfigError, RateLimited
 from client.evaluation.replies import Action, Decision, Reply, classify
+from client.proxies import authorization
 
 CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.1  # how often a waiting call checks its client
 MAX_PAUSE_S = 60.0  # between two tries, if the endpoint asks for nothing else
 MAX_RATE_WAIT_S = 600.0  # a longer wait is left to the next run: sessions have time limits
-PROXY_PORT = 8080
 JITTER = 0.25  # spreads the retries of waiting calls
 
 
@@ -36,7 +35,7 @@ class Endpoint:
     """`base_url` as OpenAI's clients take it (`https://HOST/v1`); a bare `http://HOST:PORT` gets the `/v1`.
 
     `sampling`: request fields that override the agent's. `retry_timeout_s`: how long one call is retried while the
-    endpoint fails. `call_timeout_s`: the limit of one try. Raises ConfigError.
+    endpoint fails. `call_timeout_s`: the limit of one try. `proxy`: URL of the proxy to it. Raises ConfigError.
     """
 
     def __init__(
@@ -48,6 +47,7 @@ class Endpoint:
         sampling: dict[str, Any],
         retry_timeout_s: float,
         call_timeout_s: float,
+        proxy: str = "",
     ):
         address = urlsplit(base_url)
         is_http = address.scheme in ("http", "https") and address.hostname
@@ -60,6 +60,7 @@ class Endpoint:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._sampling, self._retry_timeout_s, self._call_timeout_s = sampling, retry_timeout_s, call_timeout_s
+        self.proxy = proxy
         self._lock = threading.Lock()
         self._limited_until = 0.0  # time.monotonic() at which the rate limit ends
 
@@ -134,22 +135,23 @@ class Endpoint:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        """A connection, not opened yet. HTTPS_PROXY and NO_PROXY apply to an https endpoint."""
-        host, port = self._address.hostname or "", self._address.port
-        if self._address.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
-        proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
-        if not proxy:
-            return http.client.HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT_S)
-        through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        through_port = through.port or PROXY_PORT
-        connection = http.client.HTTPSConnection(through.hostname or "", through_port, timeout=CONNECT_TIMEOUT_S)
-        connection.set_tunnel(host, port)
+        """A connection to the endpoint or its proxy, not opened yet."""
+        host, port, tls = self._address.hostname or "", self._address.port, self._address.scheme == "https"
+        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        if not self.proxy:
+            return kind(host, port, timeout=CONNECT_TIMEOUT_S)
+        through = urlsplit(self.proxy)
+        connection = kind(through.hostname or "", through.port, timeout=CONNECT_TIMEOUT_S)
+        if tls:
+            connection.set_tunnel(host, port, authorization(self.proxy))
         return connection
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes, reply: "Future[Reply]") -> None:
         try:
-            connection.request("POST", self._path, body, self._headers)
+            path, headers = self._path, self._headers
+            if self.proxy and self._address.scheme == "http":
+                path, headers = f"http://{self._address.netloc}{path}", headers | authorization(self.proxy)
+            connection.request("POST", path, body, headers)
             response = connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
             reply.set_result(Reply(response.status, headers, response.read()))

@@ -16,6 +16,7 @@ from pathlib import Path
 import requests
 
 from client.api import AgentServerClient
+from client.http_session import http_session
 from trainer.services.service import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,8 @@ class BenchServer:
 
     def _is_ready(self) -> bool:
         try:
-            return requests.get(f"{self.url}/readyz", timeout=5).ok
+            with http_session(self.url) as http:
+                return http.get(f"{self.url}/readyz", timeout=5).ok
         except requests.ConnectionError:
             return False
 

@@ -8,6 +8,8 @@ from email.utils import parsedate_to_datetime
 
 import requests
 
+from client.errors import ConfigError
+from client.http_session import http_session
 from setup.check.result import OK, WARN, CheckResult
 
 MAX_SKEW_S = 5.0  # beyond it, the logs of two machines cannot be ordered
@@ -33,13 +35,12 @@ def check_skew(name: str, url: str) -> CheckResult:
     """Compare the clock with the Date header of an HTTP response, corrected by half the round trip and half its
     resolution."""
     try:
-        with requests.Session() as http:
-            http.trust_env = False  # client and agents ignore the proxy variables too
+        with http_session(url) as http:
             sent = time.time()
             response = http.get(url, timeout=5, allow_redirects=False, stream=True)
             local = (sent + time.time()) / 2
         remote = parsedate_to_datetime(response.headers["Date"]).timestamp() + 0.5
-    except (requests.RequestException, KeyError, ValueError) as error:
+    except (requests.RequestException, ConfigError, KeyError, ValueError) as error:
         found = f"{url} gives no date, so its clock was not compared: {type(error).__name__}: {error}"
         return CheckResult(WARN, name, found, "check that it runs and that the URL is right")
     if abs(local - remote) > MAX_SKEW_S:

@@ -9,6 +9,7 @@ from agent_server.agents.registry import load_agent
 from agent_server.config import Settings
 from agent_server.tasks.catalog import MODES
 from client.errors import ConfigError, StackError
+from client.http_session import http_session
 from setup.check.node import Node
 from setup.check.result import FAIL, OK, WARN, CheckResult
 
@@ -70,6 +71,7 @@ def check_listening_port(settings: Settings) -> CheckResult:
 
 def _is_agent_server(address: str) -> bool:
     try:
-        return "limits" in requests.get(f"http://{address}/healthz", timeout=5).json()
+        with http_session(f"http://{address}") as http:
+            return "limits" in http.get(f"http://{address}/healthz", timeout=5).json()
     except (requests.RequestException, ValueError, TypeError):
         return False

@@ -23,6 +23,7 @@ from agent_server.tasks.catalog import Catalog
 from client.api import AgentServerClient
 from client.conformance.model import serving_model
 from client.errors import StackError
+from client.http_session import http_session
 from client.wire import SessionRequest, Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,8 +99,6 @@ def _start(folder: Path, demo: Path) -> tuple[subprocess.Popen, str, Path]:
         "HOME": str(folder),  # for the folders of gunicorn and the agent
         "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "agent"),
         "AGENT_SERVER_DRAIN_TIMEOUT_S": "5",
-        "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
     }
     log = folder / "server.log"
     with log.open("wb") as output:
@@ -118,8 +117,7 @@ def _start(folder: Path, demo: Path) -> tuple[subprocess.Popen, str, Path]:
 
 def _await_ready(server: subprocess.Popen, url: str, log: Path) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
-    with requests.Session() as http:
-        http.trust_env = False  # no proxy for loopback
+    with http_session(url) as http:
         while True:
             with suppress(requests.RequestException):
                 if http.get(f"{url}/readyz", timeout=5).ok:

@@ -1,16 +1,13 @@
-"""Evaluations at an https endpoint, directly and through a proxy."""
+"""Evaluations at an https endpoint, and at endpoints behind a proxy."""
 
-import select
-import socket
-import socketserver
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.client.evaluation.command import FIX, TASK_A, TASK_B, TEXT, finish
 from tests.client.evaluation.fake_endpoint import serving_endpoint
+from tests.recording_proxy import recording_proxy
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +15,15 @@ def certificate(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("tls") / "localhost.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     subprocess.run(
-        [*command, "-addext", "subjectAltName=DNS:localhost", "-keyout", str(path), "-out", f"{path}.crt"],
+        [
+            *command,
+            "-addext",
+            "subjectAltName=DNS:localhost,DNS:endpoint.invalid",
+            "-keyout",
+            str(path),
+            "-out",
+            f"{path}.crt",
+        ],
         check=True,
         capture_output=True,
     )
@@ -28,29 +33,8 @@ def certificate(tmp_path_factory) -> str:
 
 @pytest.fixture
 def proxy():
-    """A CONNECT proxy; `requested` lists the addresses of its requests."""
-    requested = []
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self):
-            requested.append(self.rfile.readline().split()[1].decode())
-            while self.rfile.readline().strip():
-                pass
-            host, _, port = requested[-1].rpartition(":")
-            with socket.create_connection((host, int(port))) as upstream:
-                self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                while ready := select.select([self.connection, upstream], [], [], 30)[0]:
-                    data = ready[0].recv(65536)
-                    if not data:
-                        return
-                    (upstream if ready[0] is self.connection else self.connection).sendall(data)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads, server.requested = True, requested
-        server.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield server
-        server.shutdown()
+    with recording_proxy() as running:
+        yield running
 
 
 def test_an_https_endpoint_directly_and_through_a_proxy(evaluate, certificate, proxy, tmp_path):
@@ -59,10 +43,22 @@ def test_an_https_endpoint_directly_and_through_a_proxy(evaluate, certificate, p
         options = ("--base-url", f"{secure.url}/v1")
         _, err = finish(evaluate(*options), 1)
         assert "certificate verify failed" in err
-        trusted = {"SSL_CERT_FILE": f"{certificate}.crt"}
+        trusted = {"SSL_CERT_FILE": f"{certificate}.crt"} | proxy.variables()
         finish(evaluate(*options, "--tasks", TASK_A, environment=trusted), 0)
-        assert not proxy.requested
-        proxied = trusted | {"HTTPS_PROXY": proxy.url, "NO_PROXY": "127.0.0.1"}
-        finish(evaluate(*options, "--out", str(tmp_path / "other"), environment=proxied), 0)
-        assert set(proxy.requested) == {secure.url.removeprefix("https://")}
+        assert not proxy.requests
+        proxy.leads_to = secure.url.removeprefix("https://")
+        behind = ("--base-url", "https://endpoint.invalid/v1", "--out", str(tmp_path / "other"))
+        _, err = finish(evaluate(*behind, environment=trusted), 1)
+        assert "calls are direct, to use HTTP_PROXY set AGENT_SERVER_PROXIES=environment" in err
+        assert not proxy.requests
+        finish(evaluate(*behind, environment=trusted | {"AGENT_SERVER_PROXIES": "environment"}), 0)
+        assert set(proxy.requests) == {("CONNECT", "endpoint.invalid")}
         assert secure.begun == {TEXT[TASK_A]: 2, TEXT[TASK_B]: 1}
+
+
+def test_an_http_endpoint_through_a_proxy(evaluate, endpoint, proxy):
+    proxy.leads_to = endpoint.url.removeprefix("http://")
+    allowed = proxy.variables(login="me:word") | {"AGENT_SERVER_PROXIES": "environment"}
+    finish(evaluate("--base-url", "http://endpoint.invalid", "--tasks", TASK_A, environment=allowed), 0)
+    assert set(proxy.requests) == {("POST", "endpoint.invalid")} and len(proxy.logins) == 1
+    assert endpoint.begun == {TEXT[TASK_A]: 1}

@@ -125,10 +125,18 @@ def test_a_bare_debian_gets_every_line(tmp_path: Path, demo_cache: Path):
     assert (table.status["system"], table.status["kernel"]) == ("ok", "ok")
 
 
-def test_a_proxy_for_loopback_is_a_warning(check):
-    table = check(HTTP_PROXY="http://proxy:3128", NO_PROXY="example.org")
-    assert (table.code, table.status["proxies"]) == (0, "warn") and "export NO_PROXY=127.0.0.1" in table.text["proxies"]
-    assert check(HTTP_PROXY="http://proxy:3128", NO_PROXY="example.org, localhost").status["proxies"] == "ok"
+def test_the_line_of_proxies_says_what_goes_through_them(check):
+    table = check(HTTP_PROXY="http://proxy.invalid:3128", all_proxy="http://proxy.invalid:3128")
+    assert (table.code, table.status["proxies"]) == (0, "ok")
+    assert "HTTP_PROXY all_proxy, for downloads only: model calls are direct" in table.text["proxies"]
+    table = check(HTTP_PROXY="http://proxy.invalid:3128", AGENT_SERVER_PROXIES="environment")
+    assert (table.code, table.status["proxies"]) == (0, "ok") and "for model calls too" in table.text["proxies"]
+
+
+def test_a_proxy_that_calls_cannot_use_is_a_wrong_setting(check):
+    table = check(ALL_PROXY="socks5://user:secret@proxy.invalid:1080", AGENT_SERVER_PROXIES="environment")
+    assert_only(table, "settings", "ALL_PROXY=proxy.invalid:1080 must be http://HOST:PORT", "correct the variable")
+    assert "secret" not in table.output
 
 
 def test_wrong_arguments_are_refused():
