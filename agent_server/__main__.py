@@ -14,6 +14,7 @@ from agent_server.config import Settings, describe
 from agent_server.observability import logs
 from agent_server.sandboxes import apptainer, network
 from agent_server.sandboxes.cgroups.delegation import set_up_delegation
+from agent_server.tasks import unusable
 from agent_server.tasks.catalog import open_catalog
 from agent_server.validate import command as validate
 from client.errors import ConfigError, ImageMissing, StackError, StorageError
@@ -63,13 +64,21 @@ def check(settings: Settings) -> None:
     if settings.sandbox_network:
         network.find_programs()
     load_agent(settings)
-    check_images(settings.sif_dir, open_catalog(settings).image_names())
+    catalog = open_catalog(settings)
+    check_images(settings.sif_dir, catalog.image_names())
     try:
         settings.work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
         raise StorageError(
             f"AGENT_SERVER_WORK_DIR={settings.work_dir} must be a writable folder ({refused}); choose another"
         ) from refused
+    unusable.write(catalog.unusable, settings.unusable_rows_file)
+    if catalog.unusable:
+        print(
+            f"agent_server: {len(catalog.unusable)} rows are left out, since no session could use them;"
+            f" {settings.unusable_rows_file} has the reasons",
+            file=sys.stderr,
+        )
     check_port(settings)
 
 
@@ -81,7 +90,7 @@ def check_images(sif_dir: Path, names: set[str]) -> list[Path]:
         more = ", ..." if len(missing) > MISSING_SHOWN else ""
         raise ImageMissing(
             f"{len(missing)} of {len(paths)} images that the rows name are missing in R2E_SIF_DIR={sif_dir}:"
-            f" {shown}{more}; fetch or build them there, or drop the rows"
+            f" {shown}{more}; fetch or build them there, drop the rows, or set AGENT_SERVER_UNUSABLE_ROWS=skip"
         )
     for path in paths.values():
         apptainer.check_image(path)

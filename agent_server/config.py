@@ -77,6 +77,11 @@ class Settings(BaseModel):
     exclude: Path | None = Field(
         None, description="report of `python -m agent_server validate`; rows that failed there are left out"
     )
+    unusable_rows: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="rows that cannot be graded, or whose image is missing: refuse to start, or skip them and list them"
+        " with their reasons in unusable_rows.jsonl in the work directory",
+    )
     default_image: str = Field("", description="image of rows without one")
     binds: Binds = Field((), description="comma-separated HOST:INSIDE folders, mounted read-only into every sandbox")
     setup_command: str = Field("", description="bash command, run first in the repository of each new sandbox")
@@ -250,6 +255,10 @@ class Settings(BaseModel):
     @property
     def event_log(self) -> Path:
         return self.work_dir / "events.jsonl"
+
+    @property
+    def unusable_rows_file(self) -> Path:
+        return self.work_dir / "unusable_rows.jsonl"
 
     @property
     def log_dir(self) -> Path:

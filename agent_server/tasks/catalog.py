@@ -1,6 +1,7 @@
 """Index of the task rows by mode: ids and images in memory, the rows themselves in their files.
 
-Invariant: a row that cannot be run or graded is refused when the server starts, with its id and the reason.
+Invariant: a row that cannot be run or graded is refused, or left out, when the server starts, with its id and the
+reason.
 """
 
 import json
@@ -12,14 +13,15 @@ from typing import Any
 from agent_server.config import Settings
 from agent_server.grading.datasets.base import Dataset
 from agent_server.grading.datasets.registry import AUTO, dataset_for_row, load_dataset
+from agent_server.sandboxes.apptainer import check_image, image_path
 from agent_server.tasks.order import MODES, TaskOrder, check_task_id
 from agent_server.tasks.rows import Rows, open_rows
 from agent_server.tasks.task import Task
-from client.errors import ConfigError
+from agent_server.tasks.unusable import UnusableRow, show
+from client.errors import ConfigError, ImageCorrupt, ImageMissing
 from client.wire import Mode
 
 CACHED_TASKS = 256  # the samples of a group read one row soon after each other
-FAULTS_SHOWN = 10
 PROBLEM = "problem_statement"
 
 
@@ -27,19 +29,29 @@ class Catalog:
     """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file for both modes.
 
     `dataset`: a name of agent_server/grading/datasets/registry.py. `exclude`: a report of `python -m agent_server
-    validate`, whose failed rows are left out. `default_image`: the image of rows without one. Raises ConfigError for a
-    missing file, a missing column and rows that cannot be graded.
+    validate`, whose failed rows are left out. `default_image`: the image of rows without one.
+    `skip_without_image_in`: a folder of images. With it, `unusable` holds the rows that cannot be graded or have no
+    image there, and they are no tasks. Without it, rows that cannot be graded are an error.
+    Raises ConfigError for a missing file, a missing column, unusable rows, and a file without usable ones.
     """
 
-    def __init__(self, data_path: Path, dataset: str = AUTO, exclude: Path | None = None, default_image: str = ""):
+    def __init__(
+        self,
+        data_path: Path,
+        dataset: str = AUTO,
+        exclude: Path | None = None,
+        default_image: str = "",
+        skip_without_image_in: Path | None = None,
+    ):
         excluded = _excluded(exclude) if exclude else frozenset()
         by_file: dict[Path, _File] = {}
         self._files: dict[Mode, _File] = {}
         for mode in MODES:
             path = _find_file(data_path, mode)
             if path not in by_file:
-                by_file[path] = _File(path, dataset, excluded, default_image)
+                by_file[path] = _File(path, dataset, excluded, default_image, skip_without_image_in)
             self._files[mode] = by_file[path]
+        self.unusable = [row for file in by_file.values() for row in file.unusable]
 
     def ids(self, mode: Mode) -> list[str]:
         """Row ids of a mode in file order."""
@@ -72,8 +84,9 @@ class Catalog:
 class _File:
     """Index of one file. `numbers`: row id -> place in the file."""
 
-    def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str):
+    def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str, image_dir: Path | None):
         self._default_image = default_image
+        self.unusable: list[UnusableRow] = []
         self.rows: Rows = open_rows(path)
         self.numbers: dict[str, int] = {}
         self.images: set[str] = set()
@@ -85,7 +98,8 @@ class _File:
                 f"{path} lacks the columns {', '.join(sorted(lacking))} of {self.dataset.name};"
                 f" it has {', '.join(sorted(self.rows.columns))}"
             )
-        self._index(path, excluded)
+        self._index(path, excluded, image_dir)
+        self._check_usable(path, skip=image_dir is not None)
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -104,42 +118,68 @@ class _File:
     def _with_image(self, row: dict[str, Any]) -> dict[str, Any]:
         return row if self.dataset.image(row) or not self._default_image else row | {"image": self._default_image}
 
-    def _index(self, path: Path, excluded: frozenset[str]) -> None:
-        faults = []
+    def _index(self, path: Path, excluded: frozenset[str], image_dir: Path | None) -> None:
+        """Fill `numbers`, `images` and `unusable`."""
         unused = sorted(self.dataset.unused_columns)
         texts = (*self.dataset.text_columns, *unused)
+        images: dict[str, str] = {}  # name -> what is wrong with the image, or ""
         for number, row in enumerate(self.rows.scan(self.dataset.read_columns, texts)):
             row = self._with_image(row)
             task_id = self.dataset.task_id(row)
             if task_id in excluded:
                 continue
-            try:
-                fault = self.dataset.reason_ungradable(row) if task_id else "it has no instance_id"
-                if not fault and (filled := next((name for name in unused if row.get(name)), "")):
-                    fault = f"its {filled} says how to grade it, and {self.dataset.name} does not use that"
-                if not fault and PROBLEM in self.dataset.text_columns and not row.get(PROBLEM):
-                    fault = f"its {PROBLEM} is empty"
-            except (ValueError, TypeError) as unreadable:
-                fault = str(unreadable)
-            if task_id in self.numbers:
-                fault = "its id occurs twice"
+            if not (fault := self._fault(row, task_id, unused)) and image_dir:
+                name = self.dataset.image(row)
+                if name not in images:
+                    images[name] = _image_fault(image_dir, name)
+                fault = images[name]
             if fault:
-                faults.append(f"row {task_id or number!r}: {fault}")
+                self.unusable.append(UnusableRow(path.name, task_id or number, fault))
+                continue
             self.numbers[task_id] = number
             self.images.add(self.dataset.image(row))
-        if faults:
-            shown = "\n  ".join(faults[:FAULTS_SHOWN])
-            more = f"\n  and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+
+    def _fault(self, row: dict[str, Any], task_id: str, unused: list[str]) -> str:
+        """Why the row cannot be graded; "" where it can."""
+        if task_id in self.numbers:
+            return "its id occurs twice"
+        try:
+            fault = self.dataset.reason_ungradable(row) if task_id else "it has no instance_id"
+        except (ValueError, TypeError) as unreadable:
+            return str(unreadable)
+        if not fault and (filled := next((name for name in unused if row.get(name)), "")):
+            fault = f"its {filled} says how to grade it, and {self.dataset.name} does not use that"
+        if not fault and PROBLEM in self.dataset.text_columns and not row.get(PROBLEM):
+            fault = f"its {PROBLEM} is empty"
+        return fault
+
+    def _check_usable(self, path: Path, skip: bool) -> None:
+        """Raises ConfigError."""
+        if self.unusable and not skip:
             raise ConfigError(
-                f"{path}: {len(faults)} rows cannot be graded; fill what they lack or drop them:\n  {shown}{more}"
+                f"{path}: {len(self.unusable)} rows cannot be graded; fill what they lack, drop them (`setup.data"
+                f" fetch --where`), or set AGENT_SERVER_UNUSABLE_ROWS=skip:\n  {show(self.unusable)}"
             )
+        if not self.numbers and self.unusable:
+            raise ConfigError(f"{path} has no usable row; a mode needs at least one task:\n  {show(self.unusable)}")
         if not self.numbers:
             raise ConfigError(f"{path} has no rows but those excluded; a mode needs at least one task")
 
 
+def _image_fault(image_dir: Path, name: str) -> str:
+    try:
+        check_image(image_path(image_dir, name))
+    except (ImageMissing, ImageCorrupt) as fault:
+        return str(fault)
+    return ""
+
+
 def open_catalog(settings: Settings) -> Catalog:
     """The catalog of the settings' rows. Raises ConfigError."""
-    return Catalog(settings.data_path, settings.dataset, settings.exclude, settings.default_image)
+    skip_without_image_in = settings.sif_dir if settings.unusable_rows == "skip" else None
+    return Catalog(
+        settings.data_path, settings.dataset, settings.exclude, settings.default_image, skip_without_image_in
+    )
 
 
 def _find_file(data_path: Path, mode: Mode) -> Path:

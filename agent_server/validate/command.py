@@ -17,7 +17,8 @@ from pathlib import Path
 
 from agent_server.config import Settings, variable
 from agent_server.sandboxes import apptainer
-from agent_server.tasks.catalog import MODES, Catalog
+from agent_server.tasks import unusable
+from agent_server.tasks.catalog import MODES, Catalog, open_catalog
 from agent_server.validate import hostile
 from agent_server.validate.certification import Conditions, certify
 from agent_server.validate.report import summarize
@@ -31,6 +32,7 @@ OPTIONS = {
     "dataset": "--dataset",
     "default_image": "--default-image",
     "setup_command": "--setup-command",
+    "unusable_rows": "--unusable-rows",
 }  # settings of the server that have an option here
 ALL_TRUSTED, SOME_EXCLUDED, BAD_INPUT = 0, 1, 2
 
@@ -51,7 +53,11 @@ def main(argv: list[str], name: str = "validate") -> int:
 def validate(arguments: argparse.Namespace) -> int:
     """Certify the rows and write the report. Raises ConfigError."""
     settings = _settings(arguments)
-    catalog = Catalog(settings.data_path, settings.dataset, default_image=settings.default_image)
+    catalog = open_catalog(settings.model_copy(update={"exclude": None}))
+    left_out = arguments.report.with_suffix(arguments.report.suffix + ".unusable")
+    unusable.write(catalog.unusable, left_out)
+    if catalog.unusable:
+        print(f"validate: {len(catalog.unusable)} rows are left out; {left_out} has the reasons", flush=True)
     for task_id in arguments.ids or ():
         catalog.check(arguments.mode, task_id)
     conditions = Conditions(settings, arguments.attacks)
@@ -141,6 +147,9 @@ def _parser(report: Path) -> argparse.ArgumentParser:
     attacks_help = "only these hostile submissions (default: all): " + ", ".join(hostile.NAMES)
     add("--attacks", nargs="*", choices=hostile.NAMES, default=hostile.NAMES, metavar="NAME", help=attacks_help)
     add("--network", action="store_true", help="sandboxes reach public addresses (AGENT_SERVER_SANDBOX_NETWORK=1)")
-    report_help = f"the report (default: {report} here); FILE.lines holds what was graded so far"
+    report_help = (
+        f"the report (default: {report} here); FILE.lines holds what was graded so far, FILE.unusable the rows that"
+        " were left out"
+    )
     add("--report", type=Path, default=report, help=report_help)
     return parser

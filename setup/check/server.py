@@ -38,7 +38,13 @@ def check_rows_and_images(node: Node, settings: Settings) -> Iterator[CheckResul
         return
     if node.catalog:
         counts = ", ".join(f"{len(node.catalog.ids(mode))} {mode}" for mode in MODES)
-        yield CheckResult(OK, "rows", f"{counts} in {settings.data_path}")
+        found = f"{counts} in {settings.data_path}"
+        if left_out := node.catalog.unusable:
+            found += f"; {len(left_out)} rows are left out, the first: {left_out[0]}"
+            remedy = f"nothing if that is meant; the server's start lists all in {settings.unusable_rows_file}"
+            yield CheckResult(WARN, "rows", found, remedy)
+        else:
+            yield CheckResult(OK, "rows", found)
     else:
         remedy = "set R2E_DATA_PATH to readable rows in the form that docs/datasets.md shows (parquet or JSONL)"
         yield CheckResult(FAIL, "rows", str(node.errors["rows"]), remedy)

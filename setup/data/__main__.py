@@ -2,6 +2,7 @@
 
     python -m setup.data fetch FOLDER train r2e-gym-subset --skip 100        writes FOLDER/train.parquet
     python -m setup.data fetch FOLDER eval swe-bench-verified --limit 50     writes FOLDER/eval.parquet
+    python -m setup.data fetch FOLDER train swe-smith --where problem_statement!=    only rows with a problem statement
     python -m setup.data check FOLDER                                        verifies FOLDER against its manifest.json
     python -m setup.data names                                               lists the short names of datasets
 
@@ -58,16 +59,21 @@ def main() -> int:
 
 def _request(arguments: argparse.Namespace) -> Request:
     where: dict[str, tuple[str, ...]] = {}
+    filled: tuple[str, ...] = ()
     for condition in arguments.where:
         name, equals, value = condition.partition("=")
-        if not equals or not name:
-            raise DatasetError(f"--where {condition!r} is not COLUMN=VALUE")
-        where[name] = (*where.get(name, ()), value)
+        is_filled = name.endswith("!") and not value
+        if not equals or not name.removesuffix("!") or (name.endswith("!") and value):
+            raise DatasetError(f"--where {condition!r} is neither COLUMN=VALUE nor COLUMN!= (not empty)")
+        if is_filled:
+            filled = (*filled, name.removesuffix("!"))
+        else:
+            where[name] = (*where.get(name, ()), value)
     if arguments.skip < 0 or (arguments.limit is not None and arguments.limit < 1):
         raise DatasetError(f"--skip {arguments.skip} must be at least 0 and --limit {arguments.limit} at least 1")
     columns = tuple(name.strip() for name in arguments.columns.split(",")) if arguments.columns else ()
     ids = _read_ids(arguments.ids) if arguments.ids else frozenset()
-    selection = Selection(columns, where, ids, arguments.skip, arguments.limit)
+    selection = Selection(columns, where, filled, ids, arguments.skip, arguments.limit)
     return Request(arguments.mode, sources.parse(arguments.dataset), selection)
 
 
@@ -100,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="repeatable; values of one column are alternatives, different columns must all match",
+        help="repeatable; values of one column are alternatives, different columns must all match;"
+        " COLUMN!= selects the rows in which that column is not empty",
     )
     one.add_argument(
         "--ids",

@@ -34,6 +34,8 @@ class Request:
             "columns": list(self.selection.columns),
             "where": {name: list(values) for name, values in self.selection.where.items()},
         }
+        if filled := selection.pop("filled"):  # manifests of earlier versions have no such key
+            selection["filled"] = list(filled)
         source = self.source
         return {"dataset": source.dataset, "split": source.split, "revision": source.revision} | selection
 

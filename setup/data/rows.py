@@ -29,11 +29,13 @@ ORIGIN = "swe-rl.origin"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows with one of the values of `where` in each of its columns and an id in `ids`; of those, without the first
-    `skip`, at most `limit`; with these `columns`. An empty field selects everything."""
+    """Rows with one of the values of `where` in each of its columns, something in each column of `filled`, and an id in
+    `ids`; of those, without the first `skip`, at most `limit`; with these `columns`. An empty field selects
+    everything."""
 
     columns: tuple[str, ...] = ()
     where: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    filled: tuple[str, ...] = ()
     ids: frozenset[str] = frozenset()
     skip: int = 0
     limit: int | None = None
@@ -117,6 +119,8 @@ def _selected(paths: Iterable[Path], selection: Selection, missing_ids: set[str]
             for name, values in selection.where.items():
                 value_set = pa.array(values, pa.string())
                 batch = batch.filter(pc.is_in(_as_strings(batch.column(name)), value_set=value_set))
+            for name in selection.filled:
+                batch = batch.filter(_is_filled(batch.column(name)))
             dropped = min(skip, batch.num_rows)
             skip, batch = skip - dropped, batch.slice(dropped, left)
             if left is not None:
@@ -146,7 +150,7 @@ def _read(path: Path, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 def _columns_to_read(names: list[str], selection: Selection, path: Path) -> list[str]:
     """The columns of the output and of the conditions. Raises DatasetError for an unknown one."""
-    conditions = list(selection.where)
+    conditions = [*selection.where, *selection.filled]
     if selection.ids:
         id_column = _find_first(ID_COLUMNS, names)
         if not id_column:
@@ -203,6 +207,18 @@ def _as_strings(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
         raise DatasetError(
             f"rows cannot be selected by a column of type {column.type}; use a column of strings or numbers"
         ) from error
+
+
+def _is_filled(column: pa.Array) -> pa.Array:
+    """False for null, NaN, an empty text and an empty list."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        filled = pc.greater(pc.list_value_length(column), 0)
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        filled = pc.greater(pc.binary_length(column), 0)
+    else:
+        filled = pc.invert(pc.is_null(column, nan_is_null=True))
+    return pc.fill_null(filled, False)
 
 
 def _find_first(candidates: Iterable[str], names: Iterable[str]) -> str | None:

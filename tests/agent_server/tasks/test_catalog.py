@@ -12,9 +12,11 @@ import pytest
 from agent_server.grading.datasets.base import Dataset, parse_test_ids
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.datasets.swebench_scripts import eval_script
+from agent_server.tasks import unusable
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.rows import open_rows
-from client.errors import ConfigError
+from agent_server.tasks.unusable import UnusableRow
+from client.errors import ConfigError, StorageError
 from tests.agent_server.conftest import DEMO, ROOT
 
 SMITH = {
@@ -142,6 +144,63 @@ def test_excluded_rows_are_left_out(tmp_path):
     report.write_text("{}")
     with pytest.raises(ConfigError, match="must be a report of `python -m agent_server validate`"):
         catalog(tmp_path, SMITH, exclude=report)
+
+
+BAD_ROWS = [
+    (SMITH | {"instance_id": "no-statement", "problem_statement": ""}, "its problem_statement is empty"),
+    (SMITH | {"instance_id": "", "image_name": "i:1"}, "it has no instance_id"),
+    (SMITH, "its id occurs twice"),
+    (SMITH | {"instance_id": "no-json", "FAIL_TO_PASS": "not json"}, "Expecting value: line 1 column 1 (char 0)"),
+    (SMITH | {"instance_id": "no-image", "image_name": "i:2"}, "i__2.sif does not exist"),
+    (SMITH | {"instance_id": "bad-image", "image_name": "i:3"}, "i__3.sif is not a SIF file"),
+]
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder with the image i:1, unpacked, and a file that is no image as i:3."""
+    (tmp_path / "images" / "i__1").mkdir(parents=True)
+    (tmp_path / "images" / "i__3.sif").write_text("<html>")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_unusable_rows_are_left_out_with_their_reasons(tmp_path, images, suffix):
+    rows = [SMITH, *(row for row, _ in BAD_ROWS), SMITH | {"instance_id": "y", "problem_statement": "last"}]
+    if suffix == ".jsonl":
+        found = catalog(tmp_path, *rows, skip_without_image_in=images)
+    else:
+        rows = [row if isinstance(row["FAIL_TO_PASS"], str) else row | {"FAIL_TO_PASS": '["a.py::b"]'} for row in rows]
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+        found = Catalog(tmp_path / "rows.parquet", skip_without_image_in=images)
+    assert found.ids("train") == ["x", "y"] and found.image_names() == {"i:1"}
+    assert found.get("train", "y").problem_statement == "last"
+    assert [row.row for row in found.unusable] == ["no-statement", 2, "x", "no-json", "no-image", "bad-image"]
+    for row, (_, reason) in zip(found.unusable, BAD_ROWS, strict=True):
+        assert reason in row.reason and row.file == f"rows{suffix}"
+
+
+def test_unusable_rows_of_a_folder_are_counted_by_file(tmp_path, images):
+    bad = SMITH | {"instance_id": "z", "problem_statement": None}
+    for mode in ("train", "eval"):
+        (tmp_path / f"{mode}.jsonl").write_text(json.dumps(SMITH) + "\n" + json.dumps(bad) + "\n")
+    found = Catalog(tmp_path, skip_without_image_in=images)
+    assert [(row.file, row.row) for row in found.unusable] == [("train.jsonl", "z"), ("eval.jsonl", "z")]
+
+
+def test_a_file_without_a_usable_row_is_refused(tmp_path, images):
+    with pytest.raises(ConfigError, match="has no usable row.*\n  row 'x': its problem_statement is empty"):
+        catalog(tmp_path, SMITH | {"problem_statement": ""}, skip_without_image_in=images)
+
+
+def test_the_file_of_reasons_is_replaced_and_goes_with_the_last_row(tmp_path):
+    path, rows = tmp_path / "unusable.jsonl", [UnusableRow("rows.jsonl", "x", "it \u2026"), UnusableRow("r", 3, "no")]
+    unusable.write(rows, path)
+    assert [UnusableRow(**json.loads(line)) for line in path.read_text().splitlines()] == rows
+    unusable.write([], path)
+    assert not path.exists()
+    with pytest.raises(StorageError, match="cannot be written"):
+        unusable.write(rows, tmp_path / "nowhere" / "unusable.jsonl")
 
 
 def test_rows_without_an_image_take_the_default(tmp_path):

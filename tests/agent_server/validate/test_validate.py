@@ -92,6 +92,22 @@ def test_a_row_that_cannot_be_trusted_is_named_and_excluded(sample_rows, tmp_pat
     assert requests.get(f"{server.url}/tasks", timeout=10).json()["train"] == [good["instance_id"]]
 
 
+def test_rows_that_cannot_be_graded_are_left_out_where_told_so(sample_rows, tmp_path):
+    images, made = sample_rows
+    row = json.loads(made["eval_script"].path.read_text())
+    bad = row | {"instance_id": "calc-own-9", "problem_statement": ""}
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "validate.json"
+    rows.write_text(f"{json.dumps(bad)}\n{json.dumps(row)}\n")
+    options = ("--tasks", rows, "--images", images, "--jobs", 1, "--attacks", "exit at import")
+    ran, _ = run_validate(*options, report=report)
+    assert ran.returncode == 2 and "set AGENT_SERVER_UNUSABLE_ROWS=skip" in ran.stderr
+    ran, found = run_validate(*options, "--unusable-rows", "skip", report=report)
+    assert ran.returncode == 0 and found["rows"] == 1, ran.stdout + ran.stderr
+    assert f"1 rows are left out; {report}.unusable has the reasons" in ran.stdout
+    (line,) = (tmp_path / "validate.json.unusable").read_text().splitlines()
+    assert json.loads(line) == {"file": "rows.jsonl", "row": "calc-own-9", "reason": "its problem_statement is empty"}
+
+
 def test_a_limit_that_is_too_small_for_gold_is_named(sample_rows, tmp_path):
     """Its rows are excluded, in a category of their own. The limits are the server's."""
     images, made = sample_rows

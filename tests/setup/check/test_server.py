@@ -71,6 +71,17 @@ def test_a_row_that_cannot_be_graded(check, tmp_path: Path, demo_cache: Path):
     assert_only(table, "rows", f"row {row['instance_id']!r}: its FAIL_TO_PASS is empty", "docs/datasets.md")
 
 
+def test_rows_that_are_left_out_are_counted(check, tmp_path: Path, demo_cache: Path):
+    row = parquet.read_table(demo_cache / "tasks" / "train.parquet").to_pylist()[0]
+    bad = row | {"instance_id": "bad", "problem_statement": ""}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(bad) + "\n")
+    images = {"R2E_DATA_PATH": str(tmp_path / "rows.jsonl"), "R2E_SIF_DIR": str(demo_cache / "images")}
+    table = check(AGENT_SERVER_UNUSABLE_ROWS="skip", **images)
+    assert (table.code, table.status["rows"], table.status["images"]) == (0, "warn", "ok")
+    assert "1 train, 1 eval" in table.text["rows"]
+    assert "1 rows are left out, the first: row 'bad': its problem_statement is empty" in table.text["rows"]
+
+
 def test_missing_rows(check, tmp_path: Path, demo_cache: Path):
     table = check(R2E_DATA_PATH=str(tmp_path / "nowhere"), R2E_SIF_DIR=str(demo_cache / "images"))
     assert_only(table, "rows", "nowhere does not exist", "R2E_DATA_PATH")

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from agent_server.tasks.catalog import Catalog
@@ -49,6 +50,20 @@ def test_another_selection_of_the_same_files_downloads_nothing(command: Command)
     assert sent == sum(len(data) for path, data in FILES.items() if "train" in path)
     command.fetch("train", "r2e-gym-subset", "--columns", "number,instance_id")
     assert command.sent_bytes() == sent and list(command.manifest()["columns"]) == ["number", "instance_id"]
+
+
+def test_rows_with_an_empty_column_are_left_out(command: Command):
+    """Most rows of SWE-smith have no problem statement."""
+    empty = [{"problem_statement": None}, {"problem_statement": ""}, {"FAIL_TO_PASS": []}, {"FAIL_TO_PASS": None}]
+    split = [row | change for row, change in zip(sample_rows(0, 6), [*empty, {}, {}], strict=True)]
+    command.hub.add(DATASET, {"README.md": FILES["README.md"], "data/train-0.parquet": to_parquet(split)})
+    condition = ("--where", "problem_statement!=")
+    command.fetch("train", "r2e-gym-subset", *condition)
+    assert command.manifest()["request"]["filled"] == ["problem_statement"]
+    assert command.manifest()["rows"] == 4
+    assert "nothing to do" in command.fetch("train", "r2e-gym-subset", *condition)
+    command.fetch("train", "r2e-gym-subset", *condition, "--where", "FAIL_TO_PASS!=", "--where", "repo_name=pillow")
+    assert pq.read_table(command.folder / "train.parquet")["instance_id"].to_pylist() == ["row-5"]
 
 
 def test_selections_apply_in_order(command: Command, tmp_path: Path):
@@ -116,7 +131,10 @@ def test_a_gated_dataset_needs_a_token_and_the_token_goes_to_the_hub_only(comman
         ("r2e-gym-subset@v9", (), "no revision 'v9'"),
         ("r2e-gym-subset", ("--columns", "instnce_id"), "no column 'instnce_id' .did you mean instance_id"),
         ("r2e-gym-subset", ("--where", "repo=pandas"), "no column 'repo'"),
-        ("r2e-gym-subset", ("--where", "pandas"), "'pandas' is not COLUMN=VALUE"),
+        ("r2e-gym-subset", ("--where", "pandas"), "'pandas' is neither COLUMN=VALUE nor COLUMN!="),
+        ("r2e-gym-subset", ("--where", "!="), "'!=' is neither COLUMN=VALUE nor COLUMN!="),
+        ("r2e-gym-subset", ("--where", "repo_name!=x"), "'repo_name!=x' is neither COLUMN=VALUE nor COLUMN!="),
+        ("r2e-gym-subset", ("--where", "statement!="), "no column 'statement'"),
         ("r2e-gym-subset", ("--where", "repo_name=pndas"), "no row is selected"),
         ("r2e-gym-subset", ("--where", "FAIL_TO_PASS=x"), "rows cannot be selected by a column of type list"),
         ("r2e-gym-subset", ("--ids", "IDS"), "1 of 2 ids match no row, among them row-x"),
