@@ -20,8 +20,7 @@ CLIENT_KILL_AFTER_S = 8.0  # after SIGTERM a client spends at most 5 s on cancel
 
 
 def ports(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Name, host and port of every server that the run starts."""
-    yield "vLLM (engine.port)", "127.0.0.1", config.engine.port
+    """Name, host and port of every server that the run starts on one. vLLM has none."""
     yield "the gateway (gateway.port)", config.gateway.host, config.gateway.port
     if config.agent_server.url is None:
         yield "the agent server (agent_server.port)", config.agent_server.host, config.agent_server.port
@@ -32,7 +31,6 @@ def build_engine(config: Config, model: Path, log: Path) -> VllmEngine:
     settings = config.engine
     return VllmEngine(
         model,
-        settings.port,
         log,
         max_model_len=settings.max_model_len,
         eager=settings.eager,
@@ -43,11 +41,11 @@ def build_engine(config: Config, model: Path, log: Path) -> VllmEngine:
     )
 
 
-def build_gateway(config: Config, model: Path, engine_url: str, token: str, log: Path) -> Service:
+def build_gateway(config: Config, model: Path, engine_socket: Path, token: str, log: Path) -> Service:
     """The gateway's process; `token` opens its control routes."""
     settings = config.gateway
-    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", engine_url, "--model", str(model)]
-    command += ["--host", settings.host, "--port", str(settings.port)]
+    command = [sys.executable, "-m", "trainer.gateway", "--engine-socket", str(engine_socket)]
+    command += ["--model", str(model), "--host", settings.host, "--port", str(settings.port)]
     command += ["--chat-template-kwargs", json.dumps(settings.chat_template_kwargs)]
     url = control_url(config) + "/healthz"
     return Service(

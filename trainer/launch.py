@@ -69,7 +69,7 @@ def _prepare(
     model = resume.weights if resume else config.model.path
     logs, token = run_dir.path / "logs", secrets.token_hex(16)
     engine = build.build_engine(config, model, logs / "vllm.log")
-    gateway = build.build_gateway(config, model, engine.url, token, logs / "gateway.log")
+    gateway = build.build_gateway(config, model, engine.socket, token, logs / "gateway.log")
     services: list[ChildServer] = [engine, gateway]
     if config.agent_server.url is None:
         work_dir = run_dir.path / "agent_server"

@@ -120,14 +120,11 @@ def other_llama(tmp_path_factory, thinking_tokenizer) -> Path:
 def vllm_engine(tiny_llama, tmp_path_factory):
     """One vLLM server for all tests of the session. A test that loads other weights must restore these."""
     from trainer.engines.vllm import VllmEngine
-    from trainer.services.service import free_port
 
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_PORT", "tcp://10.96.0.12:8000")  # as Kubernetes sets it for a Service `vllm`
-        engine = VllmEngine(
-            tiny_llama, free_port(), log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1"
-        )
+        engine = VllmEngine(tiny_llama, log, max_model_len=2048, eager=True, kv_cache_gib=0.1, cpu_threads="0-1")
     engine.start()
     try:
         engine.wait_ready(240)

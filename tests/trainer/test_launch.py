@@ -39,7 +39,7 @@ def reach(name):
         time.sleep(600)
 
 class Engine(Service):
-    url = "http://engine"
+    socket = directory / "engine.sock"
     def load_weights(self, directory, version): reach("load_weights")
 
 def service(name, kind=Service):
@@ -193,7 +193,7 @@ def refused(tmp_path):
     """The message of the error that a configuration raises before anything is started or written."""
 
     def refused(kind: type[Exception], *overrides: str) -> str:
-        ports = [f"{section}.port={free_port()}" for section in ("engine", "gateway", "agent_server")]
+        ports = [f"{section}.port={free_port()}" for section in ("gateway", "agent_server")]
         config = load_config(ROOT / "scripts/runs/quickstart.toml", [f"run.dir={tmp_path}/runs", *ports, *overrides])
         with pytest.raises(kind) as caught:
             launch.run(config, Interrupts())

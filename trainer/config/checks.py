@@ -56,7 +56,7 @@ def find_contradictions(config: Config) -> Iterator[str]:
         )
     if evaluation.every_steps and not evaluation.tasks:
         yield f"eval.every_steps ({evaluation.every_steps}) has no effect while eval.tasks is 0: set eval.tasks"
-    ports = {"gateway.port": gateway.port, "engine.port": engine.port}
+    ports = {"gateway.port": gateway.port}
     if server.url is None:
         ports["agent_server.port"] = server.port
         for key in ("data_path", "sif_dir"):

@@ -106,7 +106,6 @@ class Gateway(Section):
 
 
 class Engine(Section):
-    port: Port = Field(8100, description="Port vLLM listens on, on 127.0.0.1.")
     max_model_len: Count = Field(description="Context window in tokens: prompt and answer together.")
     dtype: str = Field("bfloat16", description="Number format of the served weights.")
     eager: bool = Field(False, description="Do not compile the model: vLLM starts sooner and samples slower.")

@@ -46,7 +46,7 @@ class Generator(Protocol):
 class Engine(Protocol):
     """The loop's interface to an engine: the server's life and its weights."""
 
-    url: str
+    socket: Path  # Unix socket of the server's API
 
     def start(self) -> None:
         """Start the server's process and return at once."""

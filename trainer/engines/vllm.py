@@ -1,9 +1,12 @@
 """The vLLM engine: `VllmEngine` runs the server and updates weights, `VllmGenerator` samples tokens.
 
 Invariant: token ids in, token ids out. The server must echo the exact prompt, or the call fails. Logprobs are those of
-the model's own distribution (temperature 1, before top-p): `--logprobs-mode raw_logprobs`.
+the model's own distribution (temperature 1, before top-p): `--logprobs-mode raw_logprobs`. The server listens on a Unix
+socket in a folder of this user's alone: whoever reaches it may load weights, and its API key guards some routes only.
 """
 
+import http.client
+import json
 import os
 import sys
 import tempfile
@@ -11,23 +14,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
-import requests
 
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 from client.service_links import without_service_links
+from trainer.engines import unix_http
 from trainer.engines.base import Completion, Sampling
 from trainer.engines.vllm_worker import PolicyLoader
 from trainer.services.service import Service
 
 ROOT = Path(__file__).parents[2]
 CONNECT_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
 LOAD_TIMEOUT_S = 1800.0  # a large model from a slow disk
 
 
 class VllmEngine:
     """One vLLM server, an `Engine` for the model in the Hugging Face-format directory `model`.
 
-    The server's output goes to `log`. `eager` skips compilation: it starts far sooner and samples slower.
+    It listens on the Unix socket `socket`, and its output goes to `log`.
+    `eager` skips compilation: it starts far sooner and samples slower.
     `kv_cache_gib` is the memory of the KV cache; by default vLLM takes nearly all memory, on a CPU the machine's.
     `cpu_threads` binds the OpenMP threads on a CPU ("0-1"); by default vLLM leaves cores idle. `extra_args` are further
     command-line arguments of the server (tensor parallelism, memory share).
@@ -36,7 +41,6 @@ class VllmEngine:
     def __init__(
         self,
         model: Path,
-        port: int,
         log: Path,
         *,
         max_model_len: int,
@@ -46,9 +50,11 @@ class VllmEngine:
         cpu_threads: str | None = None,
         extra_args: Sequence[str] = (),
     ):
-        self.url = f"http://127.0.0.1:{port}"
+        # vLLM leaves sockets and rendezvous files behind: they go to a folder that is removed with the engine.
+        self._scratch = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
+        self.socket = Path(self._scratch.name, "api.sock")
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
+        command += ["--model", str(model), "--uds", str(self.socket), "--dtype", dtype]
         command += ["--max-model-len", str(max_model_len), "--logprobs-mode", "raw_logprobs"]
         # Not the model's generation_config: only the policy's sampling parameters apply.
         command += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
@@ -66,16 +72,12 @@ class VllmEngine:
             env["TORCHDYNAMO_DISABLE"] = "1"
         if cpu_threads is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cpu_threads
-        # vLLM leaves sockets and rendezvous files behind: they go to a folder that is removed with the engine.
-        self._scratch = tempfile.TemporaryDirectory(prefix="swe-rl-vllm-")
         env["TMPDIR"] = self._scratch.name
-        self._service = Service("vLLM", command, env, log, self.url + "/health", unreachable=ModelUnreachable)
-        self._http = requests.Session()
-        self._http.trust_env = False
+        self._service = Service("vLLM", command, env, log, self._is_healthy, unreachable=ModelUnreachable)
 
     def start(self) -> None:
-        """Start the server and return at once. Raises ConfigError where the port is in use."""
-        os.makedirs(self._scratch.name, exist_ok=True)
+        """Start the server and return at once."""
+        os.makedirs(self._scratch.name, mode=0o700, exist_ok=True)
         self._service.start()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -91,12 +93,12 @@ class VllmEngine:
 
         Raises ModelError where vLLM refuses. It then stays paused, so that nothing is sampled from a half-loaded model.
         """
-        self._post("/pause", params={"mode": "abort"})
+        self._post("/pause?mode=abort")
         load = {"method": "load_policy", "kwargs": {"weights_path": str(Path(directory).resolve())}}
-        self._post("/collective_rpc", json=load)
+        self._post("/collective_rpc", load)
         if not self._post("/reset_prefix_cache").get("success"):
             raise ModelError("vLLM must drop its cached prefixes when weights change, but refused to")
-        self._post("/update_weight_version", json={"new_version": str(version)})
+        self._post("/update_weight_version", {"new_version": str(version)})
         self._post("/resume")
 
     def stop(self) -> None:
@@ -104,23 +106,32 @@ class VllmEngine:
         self._service.stop()
         self._scratch.cleanup()
 
-    def _post(self, path: str, **options) -> dict:
+    def _is_healthy(self) -> bool:
         try:
-            response = self._http.post(self.url + path, timeout=(CONNECT_TIMEOUT_S, LOAD_TIMEOUT_S), **options)
-        except requests.RequestException as error:
+            return self._request("GET", "/health", HEALTH_TIMEOUT_S).status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _post(self, target: str, content: object = None) -> dict:
+        try:
+            status, body = self._request("POST", target, LOAD_TIMEOUT_S, content)
+        except (OSError, http.client.HTTPException) as error:
             self._service.check()
-            raise ModelUnreachable(f"vLLM at {self.url} did not answer POST {path}: {error}") from error
-        if not response.ok:
-            raise ModelError(f"vLLM answered POST {path} with {response.status_code}: {response.text[:2000]}")
-        return response.json() if response.content else {}
+            raise ModelUnreachable(f"vLLM at {self.socket} did not answer POST {target}: {error!r}") from error
+        if status != 200:
+            raise ModelError(f"vLLM answered POST {target} with {status}: {body[:2000].decode(errors='replace')}")
+        return json.loads(body) if body else {}
+
+    def _request(self, method: str, target: str, timeout_s: float, content: object = None) -> unix_http.Response:
+        return unix_http.request(self.socket, method, target, timeout_s=timeout_s, content=content)
 
 
 class VllmGenerator:
-    """A `Generator` on a vLLM server's `/v1/completions`. Use and close it in one event loop."""
+    """A `Generator` on `/v1/completions` of the vLLM server at a Unix socket. Use and close it in one event loop."""
 
-    def __init__(self, url: str):
+    def __init__(self, socket: Path):
         self.version = 0
-        self._url = url.rstrip("/")
+        self._socket = socket
         self._http: aiohttp.ClientSession | None = None
         self._max_model_len: int | None = None
 
@@ -170,16 +181,16 @@ class VllmGenerator:
             # No limit on connections or on the total time: the session's limits end a call by cancelling it.
             self._http = aiohttp.ClientSession(
                 # Shorter than vLLM's own keep-alive, so that no call uses a connection that vLLM is closing.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+                connector=aiohttp.UnixConnector(str(self._socket), limit=0, keepalive_timeout=2.0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             )
         try:
-            async with self._http.request(method, self._url + path, json=body) as response:
+            async with self._http.request(method, f"http://localhost{path}", json=body) as response:
                 if response.status == 200:
                     return await response.json()
                 text = (await response.text())[:2000]
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ModelUnreachable(f"vLLM at {self._url} did not answer {method} {path}: {error!r}") from error
+            raise ModelUnreachable(f"vLLM at {self._socket} did not answer {method} {path}: {error!r}") from error
         if response.status >= 500:
             raise ModelUnreachable(f"vLLM answered {method} {path} with {response.status}: {text}")
         raise ModelError(f"vLLM refused {method} {path} with {response.status}: {text}")

@@ -1,4 +1,4 @@
-"""The gateway's command line: `python -m trainer.gateway --engine-url URL --model DIR --port PORT`.
+"""The gateway's command line: `python -m trainer.gateway --engine-socket PATH --model DIR --port PORT`.
 
 Invariant: the process loads the tokenizer, but no weights, and uses no GPU. SIGTERM ends it at once, and its engine
 requests with it.
@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 
 from aiohttp import web
 
@@ -25,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.gateway", description="Chat completions for agents; token traces for the trainer."
     )
-    parser.add_argument("--engine-url", required=True, help="URL of the vLLM server, e.g. http://127.0.0.1:8100")
+    parser.add_argument("--engine-socket", type=Path, required=True, help="Unix socket of the vLLM server")
     parser.add_argument("--model", required=True, help="folder of the model, for its tokenizer and chat template")
     parser.add_argument("--served-name", default="policy", help="name of the model in responses")
     parser.add_argument("--host", default="127.0.0.1")
@@ -42,7 +43,7 @@ def main() -> int:
     if not token:
         parser.error("GATEWAY_CONTROL_TOKEN must be set: it is the trainer's token for the control routes")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    generator = VllmGenerator(args.engine_url)
+    generator = VllmGenerator(args.engine_socket)
     try:
         require_free_port("the gateway", args.host, args.port)
         # Imported late. Not AutoTokenizer: it imports torch, which doubles this process's start time and memory.

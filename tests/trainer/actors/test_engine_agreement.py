@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ MEAN_DIFFERENCE = 0.05
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 
 
-def two_turns(url: str) -> list[tuple[Completion, Completion]]:
+def two_turns(socket: Path) -> list[tuple[Completion, Completion]]:
     """Six conversations: a turn on the prompt, an observation, another turn."""
     sampling = Sampling(temperature=1.0, max_tokens=12)
 
@@ -29,7 +30,7 @@ def two_turns(url: str) -> list[tuple[Completion, Completion]]:
         return first, await generator.generate(PROMPT + list(first.tokens) + OBSERVATION, sampling)
 
     async def main() -> list[tuple[Completion, Completion]]:
-        generator = VllmGenerator(url)
+        generator = VllmGenerator(socket)
         try:
             return await asyncio.gather(*(converse(generator) for _ in range(N_SAMPLES)))
         finally:
@@ -56,7 +57,7 @@ def as_trace(first: Completion, second: Completion) -> Trace:
 
 
 def test_the_actor_recomputes_what_vllm_sampled(vllm_engine, tiny_llama):
-    traces = [as_trace(*turns) for turns in two_turns(vllm_engine.url)]
+    traces = [as_trace(*turns) for turns in two_turns(vllm_engine.socket)]
     n_tokens = sum(trace.n_sampled() for trace in traces)
     for dtype in (torch.bfloat16, torch.float32):
         actor = TorchActor(tiny_llama, learning_rate=0.0, device="cpu", compute_dtype=dtype)

@@ -82,8 +82,7 @@ def test_a_wrong_key_or_value_is_named(override, named):
         (["rollout.max_clients=3"], "rollout.max_clients (3)"),
         (["rollout.max_tokens=1024"], "rollout.max_tokens (1024) leaves no room"),
         (["eval.tasks=0", "eval.every_steps=3"], "eval.every_steps (3)"),
-        (["engine.port=8200"], "engine.port and gateway.port are both 8200"),
-        (["agent_server.port=8100"], "agent_server.port and engine.port are both 8100"),
+        (["agent_server.port=8200"], "agent_server.port and gateway.port are both 8200"),
         (["agent_server.url=http://cpu-node:8600"], "cannot reach the gateway at http://127.0.0.1:8200"),
     ],
 )

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from trainer.engines import unix_http
 from trainer.engines.base import Sampling
 from trainer.engines.vllm import VllmGenerator
 from trainer.gateway.control import GatewayControl
@@ -28,9 +29,9 @@ LONG = Sampling(temperature=0.0, max_tokens=2000)  # seconds of sampling; greedy
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 
 
-def with_generator(url, scenario):
+def with_generator(socket, scenario):
     async def main():
-        generator = VllmGenerator(url)
+        generator = VllmGenerator(socket)
         try:
             return await scenario(generator)
         finally:
@@ -59,8 +60,7 @@ def mean_difference(directory, prompt, completion) -> float:
 
 def count(engine, metric: str) -> float:
     """One of vLLM's own metrics, summed over its labels."""
-    with urllib.request.urlopen(engine.url + "/metrics") as response:
-        text = response.read().decode()
+    text = unix_http.request(engine.socket, "GET", "/metrics", timeout_s=10).body.decode()
     return sum(float(value) for value in re.findall(rf"^vllm:{metric}\{{.*?\}} (\S+)", text, re.M))
 
 
@@ -81,6 +81,13 @@ def aborted(engine):
     assert count(engine, "generation_tokens_total") - tokens == sampled
 
 
+def read_or_empty(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
 def wait_until(condition, timeout_s=30.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -99,7 +106,7 @@ async def sampling_starts(engine, call: asyncio.Task) -> None:
 def test_logprobs_are_of_the_sampled_tokens(vllm_engine, tiny_llama, temperature):
     """At any temperature and top-p, logprobs are those of the model's own distribution."""
     sampling = Sampling(temperature=temperature, top_p=0.9, max_tokens=60)
-    completion = with_generator(vllm_engine.url, lambda g: g.generate(PROMPT, sampling))
+    completion = with_generator(vllm_engine.socket, lambda g: g.generate(PROMPT, sampling))
     assert len(completion.tokens) == len(completion.logprobs) == 60 and completion.finish_reason == "length"
     assert all(logprob <= 0 for logprob in completion.logprobs)
     assert mean_difference(tiny_llama, PROMPT, completion) < 0.05
@@ -112,7 +119,7 @@ def test_stop_tokens_end_a_turn_and_belong_to_it(vllm_engine, tiny_llama):
         sampling = Sampling(temperature=0.0, max_tokens=30, stop_token_ids=(stop,))
         return free, stop, await generator.generate(PROMPT, sampling)
 
-    free, stop, completion = with_generator(vllm_engine.url, scenario)
+    free, stop, completion = with_generator(vllm_engine.socket, scenario)
     end = free.tokens.index(stop) + 1
     assert completion.tokens == free.tokens[:end] and completion.finish_reason == "stop"
     assert len(completion.logprobs) == end
@@ -124,13 +131,35 @@ def test_the_context_length_is_enforced(vllm_engine):
             await generator.generate([40] * 2048, Sampling())
         return await generator.generate([40] * 2040, Sampling(max_tokens=100))  # room for 8
 
-    completion = with_generator(vllm_engine.url, scenario)
+    completion = with_generator(vllm_engine.socket, scenario)
     assert len(completion.tokens) <= 8
+
+
+def test_only_its_user_reaches_the_api(vllm_engine):
+    """It obeys whoever reaches it. (torch's processes listen on loopback, for each other.)"""
+    assert vllm_engine.socket.parent.stat().st_mode & 0o777 == 0o700
+    folder, program = f"TMPDIR={vllm_engine.socket.parent}".encode(), b"vllm.entrypoints.openai.api_server"
+    processes = [
+        process
+        for process in Path("/proc").glob("[0-9]*")
+        if folder in read_or_empty(process / "environ").split(b"\0")
+        and program in read_or_empty(process / "cmdline").split(b"\0")
+    ]
+    opened = {os.readlink(file) for process in processes for file in (process / "fd").iterdir() if file.is_symlink()}
+    listening = {family: listening_sockets(family) & opened for family in ("unix", "tcp", "tcp6")}
+    assert listening["unix"] and not listening["tcp"] | listening["tcp6"]
+
+
+def listening_sockets(family: str) -> set[str]:
+    """Sockets of this machine that listen, as links in /proc name them."""
+    listens, inode = ("00010000", 6) if family == "unix" else ("0A", 9)
+    lines = [line.split() for line in Path("/proc/net", family).read_text().splitlines()]
+    return {f"socket:[{fields[inode]}]" for fields in lines if fields[3] == listens}
 
 
 def test_a_rejected_request_is_not_an_unreachable_engine(vllm_engine):
     with pytest.raises(ModelError) as caught:
-        with_generator(vllm_engine.url, lambda g: g.generate([10**9], Sampling()))
+        with_generator(vllm_engine.socket, lambda g: g.generate([10**9], Sampling()))
     assert type(caught.value) is ModelError
 
 
@@ -142,7 +171,7 @@ def test_cancelling_aborts_inside_the_engine(vllm_engine):
             task.cancel()
             await asyncio.wait({task})
 
-    with_generator(vllm_engine.url, scenario)
+    with_generator(vllm_engine.socket, scenario)
 
 
 def test_new_weights_reach_every_layer_and_are_reversible(vllm_engine, tiny_llama, other_llama):
@@ -153,7 +182,7 @@ def test_new_weights_reach_every_layer_and_are_reversible(vllm_engine, tiny_llam
             generator.version = version
             return await generator.generate(PROMPT * 20, Sampling(max_tokens=60))
 
-        return with_generator(vllm_engine.url, scenario)
+        return with_generator(vllm_engine.socket, scenario)
 
     assert mean_difference(tiny_llama, PROMPT * 20, sample(0)) < 0.05
     try:
@@ -176,10 +205,10 @@ def test_loading_weights_aborts_calls_in_flight(vllm_engine, tiny_llama):
             await task
         return await generator.generate(PROMPT, Sampling(max_tokens=5))
 
-    assert len(with_generator(vllm_engine.url, scenario).tokens) == 5
+    assert len(with_generator(vllm_engine.socket, scenario).tokens) == 5
 
 
-def test_an_engine_that_dies_is_unreachable():
+def test_an_engine_that_dies_is_unreachable(tmp_path):
     """Connection refused, connection closed before the response, and a response of status 500."""
 
     async def main():
@@ -192,10 +221,9 @@ def test_an_engine_that_dies_is_unreachable():
             await writer.drain()
             writer.close()
 
-        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for answer in (hang_up, fail)]
-        ports = [server.sockets[0].getsockname()[1] for server in servers] + [free_port()]
-        for port in ports:
-            generator = VllmGenerator(f"http://127.0.0.1:{port}")
+        servers = [await asyncio.start_unix_server(answer, tmp_path / answer.__name__) for answer in (hang_up, fail)]
+        for name in ("hang_up", "fail", "nothing"):
+            generator = VllmGenerator(tmp_path / name)
             with pytest.raises(ModelUnreachable):
                 await generator.generate(PROMPT, Sampling())
             await generator.close()
@@ -210,7 +238,7 @@ def gateway(vllm_engine, tiny_llama, tmp_path_factory):
     """The gateway's process in front of the real engine: (url, control)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "trainer.gateway", "--engine-url", vllm_engine.url]
+    command = [sys.executable, "-m", "trainer.gateway", "--engine-socket", str(vllm_engine.socket)]
     command += ["--model", str(tiny_llama), "--port", str(port)]
     env = dict(os.environ, GATEWAY_CONTROL_TOKEN="control", PYTHONPATH=str(ROOT))
     service = Service("gateway", command, env, tmp_path_factory.mktemp("gateway") / "gateway.log", url + "/healthz")

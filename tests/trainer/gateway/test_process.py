@@ -26,15 +26,15 @@ def tokenizer_dir(tmp_path_factory, chatml_tokenizer):
     return directory
 
 
-def command(engine_url, model, port):
-    arguments = ["--engine-url", engine_url, "--model", str(model), "--port", str(port)]
+def command(engine_socket, model, port):
+    arguments = ["--engine-socket", str(engine_socket), "--model", str(model), "--port", str(port)]
     return [sys.executable, "-m", "trainer.gateway", *arguments]
 
 
 def test_a_missing_token_and_a_port_in_use_are_reported(tokenizer_dir):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        arguments = command("http://127.0.0.1:9", tokenizer_dir, port)
+        arguments = command("/nonexistent", tokenizer_dir, port)
         without = {name: value for name, value in ENV.items() if name != "GATEWAY_CONTROL_TOKEN"}
         for env, status, message in ((without, 2, "GATEWAY_CONTROL_TOKEN must be set"), (ENV, 1, f"needs port {port}")):
             ended = subprocess.run(arguments, env=env, capture_output=True, text=True)
@@ -62,12 +62,12 @@ def test_sigterm_aborts_calls_in_flight(tokenizer_dir, tmp_path):
         app.add_routes([web.get("/v1/models", models), web.post("/v1/completions", completions)])
         runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
-        engine_port, port = free_port(), free_port()
-        await web.TCPSite(runner, "127.0.0.1", engine_port).start()
+        engine_socket, port = tmp_path / "engine.sock", free_port()
+        await web.UnixSite(runner, engine_socket).start()
         url = f"http://127.0.0.1:{port}"
         service = Service(
             "gateway",
-            command(f"http://127.0.0.1:{engine_port}", tokenizer_dir, port),
+            command(engine_socket, tokenizer_dir, port),
             ENV,
             tmp_path / "gateway.log",
             url + "/healthz",
