@@ -124,6 +124,11 @@ class Settings(BaseModel):
         3600.0, gt=0, description="idle time after which a group without a completed session gives its row back"
     )
     file_retention_s: float = Field(7 * 86400.0, gt=0, description="time that trajectories, logs and leases are kept")
+    prepared_mib: int = Field(
+        10_240,
+        ge=0,
+        description="disk for prepared repositories, each made by the first session of its row; 0: none are kept",
+    )
     sandbox_memory_mib: int = Field(
         4096, ge=64, description="resident memory and files of a sandbox; files lie in memory"
     )
@@ -247,6 +252,10 @@ class Settings(BaseModel):
     @property
     def trajectory_dir(self) -> Path:
         return self.work_dir / "trajectories"
+
+    @property
+    def prepared_dir(self) -> Path:
+        return self.work_dir / "prepared"
 
     @property
     def semaphore_dir(self) -> Path:

@@ -18,8 +18,12 @@ class GradingSandboxStrategy(Protocol):
 
     in_agent_sandbox: bool
 
-    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
-        """Make the agent's repository in the agent's sandbox. Raises GraderError where row and image do not fit."""
+    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> str:
+        """Make the agent's repository in the agent's sandbox. Returns what `use_prepared` needs in a session that gets
+        the same repository. Raises GraderError where row and image do not fit."""
+
+    def use_prepared(self, state: str) -> None:
+        """Take over a repository that `prepare` made in another session."""
 
     def restore_base(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> protected_snapshots.Snapshot:
         """Bring the repository in the grading sandbox to the row's base, and back up its protected files. Raises
@@ -31,8 +35,12 @@ class FreshSandbox:
 
     in_agent_sandbox = False
 
-    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> str:
         repository.prepare(dataset, task, sandbox)
+        return ""
+
+    def use_prepared(self, state: str) -> None:
+        pass
 
     def restore_base(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> protected_snapshots.Snapshot:
         repository.prepare_fresh(dataset, task, sandbox)
@@ -43,10 +51,14 @@ class AgentSandbox:
     """Grading in the agent's own sandbox: its processes ended, its repository reset, what it installed kept."""
 
     in_agent_sandbox = True
-    _base: repository.BaseState  # set by `prepare`
+    _base: repository.BaseState  # set by `prepare` or `use_prepared`
 
-    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> None:
+    def prepare(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> str:
         self._base = repository.prepare_and_record(dataset, task, sandbox)
+        return self._base.to_json()
+
+    def use_prepared(self, state: str) -> None:
+        self._base = repository.BaseState.from_json(state)
 
     def restore_base(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> protected_snapshots.Snapshot:
         with attribute_to_submission("the agent left no repository to patch"):

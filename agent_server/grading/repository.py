@@ -4,9 +4,10 @@ Invariant: nothing newer than the row's base can be reached in it, by any ref, r
 can.
 """
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agent_server.grading import protected_snapshots
 from agent_server.grading.datasets.base import REPOSITORY, Dataset, run_checked
@@ -17,32 +18,35 @@ from agent_server.tasks.task import Task
 ASIDE = "/tmp/.aside"  # the hidden files while the submission is applied
 BASE = "refs/base"  # the agent's first commit, whatever it commits later
 IDENTITY = "-c user.name=base -c user.email=base@localhost"
-# A new repository that takes over one commit at most; the old one is removed with everything in its packs. Compiled
-# files are removed: they reveal hidden tests and the code without its bug. Untracked files of the image are excluded:
-# they are not the agent's work. `git fetch` runs the other side too, which serves a commit that no ref names only with
-# allowAnySHA1InWant.
+# A new repository that takes over one commit at most; the old one is removed with everything in its packs, and is not
+# moved before: in a sandbox that would copy it. Compiled files are removed: they reveal hidden tests and the code
+# without its bug. Untracked files of the image are excluded: they are not the agent's work. `git fetch` runs the other
+# side too, which serves a commit that no ref names only with allowAnySHA1InWant.
 PURGE = """
 set -e
 git ls-files -d -z | git update-index -z --force-remove --stdin
 git ls-files -o -z -- '*.pyc' ':(exclude,glob)**/site-packages/**' | xargs -0 -r rm -f --
 rm -rf .pytest_cache
 git ls-files -z >/tmp/.tracked
-mv .git /tmp/.old.git
-git init -q
+rm -rf .git.new
+git init -q .git.new
 if [ -n {base} ]; then
-  git -c protocol.file.allow=always fetch -q --depth 1 --no-tags \\
-    --upload-pack 'git -c uploadpack.allowAnySHA1InWant=true upload-pack' file:///tmp/.old.git {base} \\
-    || {{ mv /tmp/.old.git .git.old && rm -rf .git && mv .git.old .git; echo 'no commit '{base}; exit 1; }}
-  git update-ref HEAD {base}
-  rm -f .git/FETCH_HEAD
+  git -C .git.new -c protocol.file.allow=always fetch -q --depth 1 --no-tags \\
+    --upload-pack 'git -c uploadpack.allowAnySHA1InWant=true upload-pack' "file://$PWD/.git" {base} \\
+    || {{ rm -rf .git.new; echo 'no commit '{base}; exit 1; }}
+  git -C .git.new update-ref HEAD {base}
+  rm -f .git.new/.git/FETCH_HEAD
 fi
+rm -rf .git
+mv .git.new/.git .git
+rmdir .git.new
 git add -f --ignore-removal --pathspec-from-file=/tmp/.tracked --pathspec-file-nul
 git {identity} commit -q --allow-empty -m base
 git update-ref {ref} HEAD
 mkdir -p .git/info
 git ls-files -o --exclude-standard --directory --no-empty-directory -z \\
   | sed -z 's/[][*?!\\\\#[:space:]]/\\\\&/g; s|^|/|' | tr '\\0' '\\n' >>.git/info/exclude
-rm -rf /tmp/.tracked /tmp/.old.git .git/logs
+rm -rf /tmp/.tracked .git/logs
 """
 # The agent's settings, hooks and refs are removed before a file is written.
 RESET = f"""
@@ -73,6 +77,19 @@ class BaseState:
     settings: str
     exclude: str
     protected_files: protected_snapshots.Snapshot
+
+    def to_json(self) -> str:
+        """For a file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, content: str) -> "BaseState":
+        """Inverse of `to_json`."""
+        fields = json.loads(content)
+        protected = protected_snapshots.Snapshot(
+            fields["protected_files"]["states"], tuple(fields["protected_files"]["tests"])
+        )
+        return cls(**fields | {"hidden_paths": tuple(fields["hidden_paths"]), "protected_files": protected})
 
 
 def prepare(dataset: Dataset, task: Task, sandbox: Sandbox) -> None:

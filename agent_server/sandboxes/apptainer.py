@@ -1,6 +1,9 @@
 """Apptainer sandboxes: one `apptainer exec` for each, writes to a tmpfs, no host paths, no capabilities, and a network
 of its own, which reaches nothing unless it is connected.
 
+Where a layer is to be made, writes go to a folder of the host instead. Later sandboxes see it read-only below their
+tmpfs, and see no path of it.
+
 Still readable inside: the file names of the image and of the sandbox's cgroup, the name of the user's home directory,
 /etc/hosts, /sys.
 Where the server is not root, a sandbox holds only `sessiondir max size` MiB of files (apptainer.conf, 64 by default).
@@ -75,13 +78,17 @@ def start(
     network: bool = False,
     allowed_networks: Networks = (),
     binds: Binds = (),
+    layer: Path | None = None,
+    make_layer: Path | None = None,
 ) -> PersistentShell:
     """Start a sandbox of `image`.
 
     `scratch`: the session's scratch folder, in which the processes are recorded. `env`: variables inside, in place of
     the image's. `default_env`: variables inside where the image does not set them.
     `network`: a way outside, but to private networks only if `allowed_networks` has them; else there is none.
-    `binds`: host folders to mount read-only.
+    `binds`: host folders to mount read-only. `make_layer`: an empty folder for everything that is written; the sandbox
+    has no limits then. `layer`: such a folder of an ended sandbox of the same image, whose files are in the image's
+    place.
     Raises ImageMissing, ImageCorrupt, SandboxStartFailed, SetupError; a failed start leaves nothing behind.
     """
     check_image(image)
@@ -93,8 +100,14 @@ def start(
         with tempfile.TemporaryDirectory(prefix=LINK_PREFIX) as folder:
             link = Path(folder, image.name)  # the path in the command can be read inside, so it names no host folder
             link.symlink_to(image.resolve())
+            overlay = Path(folder, "layer")
+            if written := make_layer or layer:
+                overlay.symlink_to(written.resolve())
             cgroup = Cgroup.create(scratch, memory_bytes=limits.memory_bytes, tasks=limits.tasks) if limits else None
-            argv = [apptainer, "--silent", "exec", *_exec_options(env, network, binds), str(link)]
+            options = _exec_options(env, network, binds)
+            options += ["--overlay", str(overlay)] if make_layer else ["--writable-tmpfs"]
+            options += ["--overlay", f"{overlay}:ro"] if layer else []
+            argv = [apptainer, "--silent", "exec", *options, str(link)]
             shell = PersistentShell(
                 [*argv, *BASH, "-s"],
                 start_timeout_s=start_timeout_s,
@@ -118,7 +131,7 @@ def start(
 
 
 def _exec_options(env: dict[str, str], network: bool, binds: Binds) -> list[str]:
-    options = ["--containall", "--cleanenv", "--writable-tmpfs", "--no-home", "--pwd", "/"]
+    options = ["--containall", "--cleanenv", "--no-home", "--pwd", "/"]
     options += ["--no-init"]  # the shell is the PID namespace's first process, which no signal from inside can kill
     options += ["--net", "--network", "none"]
     if network:

@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from agent_server.agents.base import AgentResult, AgentTimeout, ModelEndpoint, sandbox_env
@@ -15,6 +15,7 @@ from agent_server.grading import canary
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import Grade, GradingConfig, grade
 from agent_server.grading.placement import select_strategy
+from agent_server.layers.prepared import PreparedRepository, can_prepare, prepared_repository
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
@@ -44,13 +45,39 @@ class SessionRunner:
 
     def run(self) -> tuple[Submission, Grade]:
         """What the agent left, and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
-        with self._sandbox("commands") as sandbox:
-            with self._costs.measure("prepare"):
-                self._strategy.prepare(self._dataset, self._job.task, sandbox)
+        with self._agent_sandbox() as sandbox:
             left = submission.collect(self._run_agent(sandbox), sandbox)
             if self._strategy.in_agent_sandbox:
                 return left, self._grade(left, lambda: nullcontext(sandbox))
         return left, self._grade(left, lambda: self._sandbox("tests"))
+
+    @contextmanager
+    def _agent_sandbox(self) -> Iterator[Sandbox]:
+        """A sandbox with the agent's repository: prepared for all sessions of the row, or else for this one."""
+        with ExitStack() as held:
+            with self._costs.measure("prepare"):
+                prepared = held.enter_context(self._prepared()) if can_prepare(self._settings, self._job.task) else None
+            sandbox = held.enter_context(self._sandbox("commands", prepared.layer if prepared else None))
+            if prepared:
+                self._strategy.use_prepared(prepared.state)
+            else:
+                with self._costs.measure("prepare"):
+                    self._strategy.prepare(self._dataset, self._job.task, sandbox)
+            yield sandbox
+
+    def _prepared(self) -> AbstractContextManager[PreparedRepository]:
+        what = (self._dataset, self._job.task, self._strategy)
+        return prepared_repository(self._settings, *what, self._sandbox_that_makes)
+
+    @contextmanager
+    def _sandbox_that_makes(self, layer: Path) -> Iterator[Sandbox]:
+        with self._slot("sandbox_starts"):
+            sandbox = start_task_sandbox(self._settings, self._job.task, self._scratch(), make_layer=layer)
+        try:
+            yield sandbox
+        finally:
+            sandbox.close()
+            reap_orphans()
 
     def _run_agent(self, sandbox: Sandbox) -> AgentResult:
         retry_on_full_disk(lambda: self._store.record_model_call(self._job.session_id, self._job.attempt))
@@ -99,13 +126,11 @@ class SessionRunner:
         return found
 
     @contextmanager
-    def _sandbox(self, phase: str) -> Iterator[Sandbox]:
-        """A fresh sandbox of the task's image. Its CPU time is recorded under `phase` when it ends."""
+    def _sandbox(self, phase: str, layer: Path | None = None) -> Iterator[Sandbox]:
+        """A fresh sandbox of the task's image, on `layer`. Its CPU time is recorded under `phase` when it ends."""
         settings = self._settings
-        scratch = settings.scratch_dir / self._job.attempt_id
-        _make_directory(scratch)
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
-            sandbox = start_task_sandbox(settings, self._job.task, scratch)
+            sandbox = start_task_sandbox(settings, self._job.task, self._scratch(), layer=layer)
         try:
             if settings.setup_command:
                 with self._costs.measure("setup_command"):
@@ -117,6 +142,11 @@ class SessionRunner:
             reap_orphans()
             self._costs.cpu_seconds[phase] = used.cpu_s
             self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
+
+    def _scratch(self) -> Path:
+        folder = self._settings.scratch_dir / self._job.attempt_id
+        _make_directory(folder)
+        return folder
 
     def _slot(self, name: str) -> AbstractContextManager[None]:
         """Hold a slot of the limit `name`. Time spent in its queue does not count as the session's."""

@@ -23,19 +23,26 @@ THREAD_VARIABLES = (
 )
 
 
-def start_task_sandbox(settings: Settings, task: Task, scratch: Path) -> Sandbox:
-    """A fresh sandbox of the task's image. `scratch`: an existing folder for its files. Raises StackError."""
+def start_task_sandbox(
+    settings: Settings, task: Task, scratch: Path, *, layer: Path | None = None, make_layer: Path | None = None
+) -> Sandbox:
+    """A fresh sandbox of the task's image. `scratch`: an existing folder for its files. `layer`, `make_layer`: as in
+    apptainer.start. Raises StackError."""
     sandbox = apptainer.start(
         apptainer.image_path(settings.sif_dir, task.image_name),
         scratch=scratch,
         env={},
         default_env=dict.fromkeys(THREAD_VARIABLES, str(settings.threads_per_sandbox)),
         start_timeout_s=settings.sandbox_start_timeout_s,
-        limits=settings.sandbox_limits,
+        limits=None if make_layer else settings.sandbox_limits,  # what is written to a layer is not in memory
         network=settings.sandbox_network,
         allowed_networks=settings.sandbox_allowed_networks,
         binds=settings.binds,
+        layer=layer,
+        make_layer=make_layer,
     )
+    if layer:
+        return sandbox  # what there was to repair was repaired when the layer was made
     try:
         ownership.repair(sandbox, [REPOSITORY])
     except BaseException:
