@@ -11,6 +11,7 @@ from wsgiref.types import WSGIApplication
 
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, describe
+from agent_server.layers import command as prepare
 from agent_server.observability import logs
 from agent_server.sandboxes import apptainer, network
 from agent_server.sandboxes.cgroups.delegation import set_up_delegation
@@ -24,6 +25,7 @@ MISSING_SHOWN = 5
 VALIDATE = ("validate", "golden")  # `golden` is an alias of the first release's command
 HELP = """python -m agent_server: starts the agent server.
 python -m agent_server validate: checks that rows can be graded; see its --help.
+python -m agent_server prepare: prepares the rows' repositories ahead of their first sessions; see its --help.
 The settings are environment variables:"""
 
 
@@ -35,6 +37,8 @@ def main() -> None:
         return
     if arguments[:1] and arguments[0] in VALIDATE:
         sys.exit(validate.main(arguments[1:], name=arguments[0]))
+    if arguments[:1] == ["prepare"]:
+        sys.exit(prepare.main(arguments[1:]))
     if arguments:
         sys.exit(f"unknown arguments {' '.join(arguments)!r}\n{HELP}\n{describe()}")
     try:

@@ -46,6 +46,9 @@ RUN_BY_OTHER_TESTS = {
     " --report validate.json": (
         "tests/agent_server/validate/test_validate.py::test_gold_is_one_and_empty_and_hostile_are_zero"
     ),
+    ".venv/bin/python -m agent_server prepare": (
+        "tests/agent_server/layers/test_prepared.py::test_rows_are_prepared_ahead"
+    ),
     "AGENT_SERVER_EXCLUDE=validate.json bash scripts/serve_agents.sh": (
         "tests/agent_server/validate/test_validate.py::test_a_row_that_cannot_be_trusted_is_named_and_excluded"
     ),
