@@ -11,7 +11,7 @@
     │   ├── InvalidRequest          400  a field is missing or wrong
     │   ├── Unauthorized            401  the token is missing or unknown
     │   ├── NotFound                404  no such session or task
-    │   ├── Conflict                409  the session has ended
+    │   ├── Conflict                409  the name belongs to another request, or the session has ended
     │   ├── ClientTimeout           a client process exceeded its time limit and was killed
     │   └── NoOutput                a client process exited 0 without a reward in its output
     ├── ServerError                 the agent server failed

@@ -42,13 +42,19 @@ class Status(StrEnum):
 EXIT_CODES = {Status.COMPLETED: 0, Status.FAILED: 1, Status.CANCELLED: 143}
 EXIT_UNREACHABLE = 75
 ERROR_FILE = "error.json"
+SECRET_FIELDS = ("session_id", "api_key")  # Relax's clients use one value for both
+PATTERN_RULES = {
+    "base_url": "must be http://HOST:PORT/PATH or https://..., in ASCII, without spaces, user, query and fragment",
+    "api_key": "must be printable ASCII that neither begins nor ends with a space",
+}
 
 
 class SessionRequest(BaseModel):
     """Body of `POST /sessions`. Unknown fields are ignored, so that newer clients work with older servers.
 
-    `session_id` is the client's own name for the session: the same one again gives the same server session.
+    `session_id` is the client's own name for the session: the same request again gives the same server session.
     `base_url` gets the agent's model calls (`/v1/chat/completions` is appended), with `api_key` as bearer token.
+    `api_key` is a secret, and so is a `session_id` with the same value.
     `run_id` is the trainer's name space: sessions, groups and epochs of different runs are independent.
     """
 
@@ -57,9 +63,11 @@ class SessionRequest(BaseModel):
     session_id: Name
     group_id: Name
     mode: Mode
-    # ASCII only: libraries differ in what counts as a space beyond it.
-    base_url: Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
-    api_key: Annotated[str, Field(min_length=1, max_length=4096)]
+    # ASCII only: libraries differ in what counts as a space beyond it. No user and password: they would take the place
+    # of the key in the request. No query and no fragment: a path is appended.
+    base_url: Annotated[str, Field(pattern=r"""^https?://[!"$-.0->A-~]+(/[!"$->@-~]*)?$""")]
+    # What an HTTP header can carry.
+    api_key: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[!-~]([ -~]*[!-~])?$")]
     task_id: Name | None = None
     run_id: Annotated[str, Field(max_length=256)] = ""
     metadata: dict[str, Any] = {}
@@ -76,8 +84,16 @@ class SessionRequest(BaseModel):
         except ValidationError as invalid:
             first = invalid.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            value = "it is missing" if first["type"] == "missing" else f"got {first['input']!r:.80}"
-            raise InvalidRequest(f"field '{field}': {first['msg']}; {value}", field=field) from None
+            value = "it is missing" if first["type"] == "missing" else f"got {_describe(field, first['input'])}"
+            rule = PATTERN_RULES[field] if first["type"] == "string_pattern_mismatch" else first["msg"]
+            raise InvalidRequest(f"field '{field}': {rule}; {value}", field=field) from None
+
+
+def _describe(field: str, value: Any) -> str:
+    """A wrong value for an error message; of a secret its type and length only."""
+    if field in SECRET_FIELDS or (isinstance(value, str) and "@" in value):  # a password in a URL
+        return f"{type(value).__name__} of {len(value)} characters" if isinstance(value, str) else type(value).__name__
+    return f"{value!r:.80}"
 
 
 class SessionView(BaseModel):
@@ -85,6 +101,7 @@ class SessionView(BaseModel):
 
     `agent_exit_status` is the agent's own exit status (Submitted, LimitsExceeded, TimeExceeded, ...).
     `error` has `boundary`, `code` and `message` when `status` is `failed` or `cancelled`.
+    `client_session_id` is the key's fingerprint (client/redaction.py) where the client's name is the key.
     """
 
     session_id: str

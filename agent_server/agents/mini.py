@@ -28,6 +28,7 @@ from client.errors import (
     SandboxLimitExceeded,
     StackError,
 )
+from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
@@ -206,7 +207,7 @@ class MiniAgent:
             if _is_context_overflow(error):
                 # mini-swe-agent counts a call before it makes it, and the last one was refused.
                 return AgentResult("ContextWindowExceeded", False, "", agent.n_calls - 1)
-            raise _to_stack_error(error) from error
+            raise _to_stack_error(error, Redaction(endpoint.api_key)) from error
         finally:
             seconds["commands"] = environment.seconds
             seconds["model"] = time.monotonic() - started - environment.seconds
@@ -247,11 +248,11 @@ def _is_context_overflow(error: Exception) -> bool:
     return isinstance(error, litellm.exceptions.ContextWindowExceededError) or "context_length_exceeded" in str(error)
 
 
-def _to_stack_error(error: Exception) -> StackError:
+def _to_stack_error(error: Exception, redaction: Redaction) -> StackError:
     """Attribute an exception of the agent run: to the model where litellm or openai raised it, else to the agent."""
     import litellm
 
-    text = f"{type(error).__name__}: {error}"[:1000]
+    text = redaction(f"{type(error).__name__}: {error}")[:1000]  # the key is removed first: the cut may part it
     unreachable = (
         litellm.exceptions.APIConnectionError,
         litellm.exceptions.Timeout,

@@ -1,7 +1,7 @@
 """Client of the session's model API: adds the session's key, counts calls, and keeps the failure of the last one.
 
 Invariant: when the agent ends, `failure` is the failure of its last model call or None, so that a failure of the
-model's API is not attributed to the agent.
+model's API is not attributed to the agent. No reply hands the session's key on.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from agent_server.agents.base import ModelEndpoint
 from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
 from client.proxies import proxy_for
+from client.redaction import Redaction
 
 COMPLETIONS = "/v1/chat/completions"
 EVENT_STREAM = "text/event-stream"
@@ -32,7 +32,8 @@ class Upstream:
     def __init__(self, endpoint: ModelEndpoint):
         self.n_calls, self.seconds = 0, 0.0
         self.failure: ModelError | None = None
-        self._base_url = endpoint.base_url
+        self._url = endpoint.base_url.rstrip("/") + COMPLETIONS
+        self._redaction = Redaction(endpoint.api_key)
         self._headers = {
             "Authorization": f"Bearer {endpoint.api_key}",
             "Content-Type": "application/json",
@@ -56,9 +57,8 @@ class Upstream:
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 try:
                     async with asyncio.timeout(self._reply_timeout_s):
-                        url = self._url()
-                        proxy = proxy_for(url, os.environ) or None
-                        response = await session.post(url, data=body, allow_redirects=False, proxy=proxy)
+                        proxy = proxy_for(self._url, os.environ) or None
+                        response = await session.post(self._url, data=body, allow_redirects=False, proxy=proxy)
                 except CONNECTION_ERRORS as error:
                     raise self._unreachable(error) from error
                 if response.status < 400:
@@ -67,20 +67,20 @@ class Upstream:
         finally:
             self.seconds += time.monotonic() - started
 
-    def _url(self) -> str:
-        """Without user and password, which aiohttp refuses beside the session's key. Raises ValueError."""
-        base = urlsplit(self._base_url)
-        path = base.path.rstrip("/") + COMPLETIONS
-        return base._replace(netloc=base.netloc.rpartition("@")[2], path=path, query="", fragment="").geturl()
-
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Chunks of an event stream as they arrive; any other body as one chunk."""
+        """Chunks of an event stream as they arrive; any other body as one chunk. An API may echo the key: it is removed
+        here, before the sandbox sees it."""
         try:
             if response.content_type == EVENT_STREAM:
+                rest = b""
                 async for chunk in response.content.iter_any():
-                    yield chunk
+                    chunk, rest = self._redaction.split(rest + chunk)
+                    if chunk:
+                        yield chunk
+                if rest:
+                    yield rest
             else:
-                body = await response.read()
+                body = self._redaction(await response.read())
                 if response.status >= 400:
                     self.failure = _to_model_error(response.status, body)
                 yield body

@@ -23,6 +23,7 @@ ERRORS = {
     400: "Invalid request; `field` names the wrong field",
     401: "Bearer token missing or wrong",
     404: "No such session or task",
+    409: "The session_id names a session of another request; `field` differs",
     413: "Body too large",
     429: "Queue full; repeat after Retry-After seconds",
     500: "Internal server error",
@@ -78,9 +79,9 @@ OPERATIONS = (
     Operation(
         "post",
         "/sessions",
-        "Queue a session; a repeated session_id returns the first session",
+        "Queue a session; a repeated request returns the first session",
         {200: "Created"},
-        (400, 404, 413, 429, 503, 507),
+        (400, 404, 409, 413, 429, 503, 507),
         "SessionRequest",
     ),
     Operation(

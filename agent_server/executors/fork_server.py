@@ -17,7 +17,9 @@ from typing import NoReturn
 from agent_server.agents.registry import preload_agent
 from agent_server.config import Settings
 from agent_server.executors.messages import READY, decode_job, receive, send
+from agent_server.executors.redacted_output import RedactedOutput
 from agent_server.grading.datasets.registry import load_dataset
+from agent_server.private_files import open_private
 from agent_server.sandboxes.processes import become_subreaper
 from agent_server.worker import process as worker
 from agent_server.worker.job import Job
@@ -26,6 +28,7 @@ from agent_server.worker.job import Job
 def main(connection: socket.socket) -> None:
     """Serve until the other end closes."""
     settings = Settings.model_validate_json(receive(connection))
+    output = RedactedOutput.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     preload_agent(settings)
     gc.collect()
@@ -39,6 +42,7 @@ def main(connection: socket.socket) -> None:
         load_dataset(job.task.dataset).preload(job.task)
         pid = os.fork()
         if pid == 0:
+            output.hide(job.api_key)
             _run_worker(connection, job, settings)
         send(connection, str(pid).encode())
 
@@ -58,7 +62,7 @@ def _run_worker(connection: socket.socket, job: Job, settings: Settings) -> NoRe
 
 
 def _redirect_output(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

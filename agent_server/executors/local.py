@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from agent_server.config import Settings
 from agent_server.executors.messages import READY, encode_job, receive, send
+from agent_server.private_files import open_private
 from agent_server.sandboxes.processes import read_process
 from agent_server.worker.job import Job
 from client.errors import WorkerLost
@@ -39,7 +40,7 @@ class LocalExecutor:
         if self.ready:
             return
         ours, theirs = socket.socketpair()
-        with theirs, (self._settings.log_dir / "fork_server.log").open("ab") as log:
+        with theirs, open(self._settings.log_dir / "fork_server.log", "ab", opener=open_private) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "agent_server.executors.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

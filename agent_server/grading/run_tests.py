@@ -12,6 +12,7 @@ from agent_server.grading.datasets.base import REPOSITORY, TestRun
 from agent_server.grading.reporter.install import Reporter
 from agent_server.grading.reporter.report import parse_report
 from agent_server.grading.sandbox_files import read_text
+from agent_server.private_files import open_private
 from agent_server.sandboxes.base import KILLED, Sandbox
 from agent_server.tasks.task import Task
 from client.errors import GraderTimeout, SandboxLimitExceeded
@@ -60,4 +61,5 @@ def run_tests(
 
 def _save(log_file: Path | None, log: str) -> None:
     if log_file:
-        log_file.write_text(log, encoding="utf-8", errors="surrogateescape")
+        with open(log_file, "w", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
+            file.write(log)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_server.private_files import open_private
 from client.wire import Status
 
 ROTATE_BYTES = 256 * 2**20
@@ -35,5 +36,5 @@ class EventLog:
         """Write the events. Raises OSError."""
         if self._path.exists() and self._path.stat().st_size > ROTATE_BYTES:
             self._path.replace(self._path.with_suffix(".1.jsonl"))
-        with self._path.open("a") as file:
+        with open(self._path, "a", opener=open_private) as file:
             file.writelines(json.dumps(event, ensure_ascii=False) + "\n" for event in events)

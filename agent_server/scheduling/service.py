@@ -8,6 +8,7 @@ import logging
 
 from agent_server.config import Settings
 from agent_server.executors.base import Executor
+from agent_server.private_files import make_private_folder
 from agent_server.sandboxes.orphans import reclaim_orphans
 from agent_server.scheduling.dispatcher import Dispatcher
 from agent_server.scheduling.inbox import Inbox
@@ -39,8 +40,10 @@ class BackgroundService:
     def start(self) -> None:
         """Adopt the running workers of an earlier server, then start the loop. Raises ConfigError, StorageError."""
         settings = self._settings
-        for folder in (settings.scratch_dir, settings.trajectory_dir, settings.log_dir, settings.semaphore_dir):
+        for folder in (settings.scratch_dir, settings.semaphore_dir):
             folder.mkdir(parents=True, exist_ok=True)
+        for folder in (settings.trajectory_dir, settings.log_dir):
+            make_private_folder(folder)
         self._inbox.open()
         self._store.set_limits(settings.limits)
         self._dispatcher.adopt()

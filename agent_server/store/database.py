@@ -35,6 +35,7 @@ class Database:
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA secure_delete = FAST")  # the keys of ended sessions leave the file, too
             migrate(self._db)
             self._db.execute(f"PRAGMA busy_timeout = {BUSY_POLL_MS}")
         self._lock = threading.RLock()
@@ -55,6 +56,11 @@ class Database:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+    def checkpoint(self) -> None:
+        """Empty the log of earlier writes, which may hold keys of ended sessions. Not while another process reads."""
+        with self._lock, _storage_errors(self.path):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def read(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Rows of one SELECT."""

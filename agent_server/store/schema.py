@@ -5,6 +5,8 @@ Invariant: a migration once released never changes; `PRAGMA user_version` counts
 
 import sqlite3
 
+from client.redaction import Redaction, fingerprint
+
 MIGRATIONS = (
     """
     CREATE TABLE sessions (
@@ -139,11 +141,20 @@ MIGRATIONS = (
     """
     ALTER TABLE sessions ADD COLUMN stop_error TEXT;
     """,
+    # A key is dropped when its session ends. Its fingerprint stays, so that a repeated request is still recognised.
+    """
+    ALTER TABLE sessions ADD COLUMN key_fingerprint TEXT NOT NULL DEFAULT '';
+    UPDATE sessions SET key_fingerprint = fingerprint(api_key), group_id = redact(group_id, api_key),
+        client_session_id = redact(client_session_id, api_key), metadata = redact(metadata, api_key);
+    UPDATE sessions SET api_key = '' WHERE ended_at IS NOT NULL;
+    """,
 )
 
 
 def migrate(database: sqlite3.Connection) -> None:
     """Apply the missing migrations, each whole or not at all."""
+    database.create_function("fingerprint", 1, fingerprint)
+    database.create_function("redact", 2, lambda text, key: Redaction(key)(text))
     (version,) = database.execute("PRAGMA user_version").fetchone()
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         database.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")

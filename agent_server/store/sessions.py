@@ -1,7 +1,8 @@
 """Changes of a single session's row.
 
 Each function runs inside an open write transaction.
-Invariant: a change of a session's state also adds an event to the outbox.
+Invariant: a change of a session's state also adds an event to the outbox. The key stands in the column `api_key` alone,
+until the session ends.
 """
 
 import json
@@ -11,7 +12,8 @@ from typing import Any
 
 from agent_server.store import leases, outbox
 from agent_server.store.counters import read_value
-from client.errors import ServerBusy
+from client.errors import Conflict, ServerBusy
+from client.redaction import Redaction, fingerprint
 from client.wire import SessionRequest, Status
 
 ACTIVE = (Status.RUNNING, Status.GRADING)  # of sessions that hold a slot
@@ -36,11 +38,47 @@ def check_queue_limit(db: sqlite3.Connection) -> None:
         )
 
 
+def without_key(request: SessionRequest) -> SessionRequest:
+    """The request as it is recorded: where a name or the metadata has the key, they have its fingerprint instead."""
+    redaction = Redaction(request.api_key)
+    fields = {name: redaction(value) for name, value in request if name != "api_key"}
+    return request.model_copy(update=fields)
+
+
+def find(db: sqlite3.Connection, request: SessionRequest) -> sqlite3.Row | None:
+    """The session that this name already has in its run, or None. `request`: see `without_key`."""
+    return db.execute(
+        "SELECT * FROM sessions WHERE run_id = ? AND client_session_id = ?", (request.run_id, request.session_id)
+    ).fetchone()
+
+
+def check_same(row: sqlite3.Row, request: SessionRequest) -> None:
+    """Raises Conflict with the first field in which the request differs from the one that made the session.
+
+    A request without a `task_id` leaves the choice to the server, so it differs from none.
+    """
+    recorded = {
+        "mode": (row["mode"], request.mode),
+        "group_id": (row["group_id"], request.group_id),
+        "base_url": (row["base_url"], request.base_url),
+        "api_key": (row["key_fingerprint"], fingerprint(request.api_key)),
+        "task_id": (row["task_id"], request.task_id or row["task_id"]),
+        "metadata": (json.loads(row["metadata"]), json.loads(json.dumps(request.metadata))),
+    }
+    for field, (first, now) in recorded.items():
+        if first != now:
+            raise Conflict(
+                f"field '{field}': this session_id already names a session with another {field};"
+                " repeat the first request, or choose a new session_id",
+                field=field,
+            )
+
+
 def insert(db: sqlite3.Connection, session_id: str, request: SessionRequest, task_id: str) -> None:
-    """Add a queued session."""
+    """Add a queued session. `request`: see `without_key`."""
     db.execute(
-        "INSERT INTO sessions (id, run_id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO sessions (id, run_id, client_session_id, group_id, mode, task_id, base_url, api_key,"
+        " key_fingerprint, metadata, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id,
             request.run_id,
@@ -50,6 +88,7 @@ def insert(db: sqlite3.Connection, session_id: str, request: SessionRequest, tas
             task_id,
             request.base_url,
             request.api_key,
+            fingerprint(request.api_key),
             json.dumps(request.metadata),
             time.time(),
         ),
@@ -78,10 +117,11 @@ def update_attempt(db: sqlite3.Connection, session_id: str, attempt: int, change
 
 
 def end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) -> None:
-    """Set the terminal status and these columns."""
+    """Set the terminal status and these columns, without the session's key, which is dropped."""
     now = time.time()
-    columns = {"status": str(status), "ended_at": now} | {
-        name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
+    redaction = key_redaction(db, session_id)
+    columns = {"status": str(status), "ended_at": now, "api_key": ""} | {
+        name: json.dumps(value) if isinstance(value, dict) else value for name, value in redaction(fields).items()
     }
     db.execute(
         f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ?",
@@ -92,6 +132,12 @@ def end(db: sqlite3.Connection, session_id: str, status: Status, **fields: Any) 
         leases.mark_completed(db, row["run_id"], row["mode"], row["group_id"])
     about = _ending(row) | {"total_s": round(now - row["created_at"], 3)}
     outbox.add_event(db, session_id, str(status), about)
+
+
+def key_redaction(db: sqlite3.Connection, session_id: str) -> Redaction:
+    """Removes the key of a session that has not ended."""
+    (key,) = db.execute("SELECT api_key FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return Redaction(key)
 
 
 def _ending(row: sqlite3.Row) -> dict[str, Any]:

@@ -33,15 +33,13 @@ class Store(Database):
     def submit(self, request: SessionRequest, order: TaskOrder) -> tuple[str, Status]:
         """Queue a session and lease its row in one transaction; returns the session's id and status.
 
-        The same client id in the same run returns the session it made. Raises ServerBusy where the queue is full, and
-        NotFound for an unknown `task_id`.
+        The same request returns the session it made. Raises Conflict where another request has its client id in its
+        run, ServerBusy where the queue is full, and NotFound for an unknown `task_id`.
         """
+        request = sessions.without_key(request)
         with self.transaction() as db:
-            existing = db.execute(
-                "SELECT id, status FROM sessions WHERE run_id = ? AND client_session_id = ?",
-                (request.run_id, request.session_id),
-            ).fetchone()
-            if existing:
+            if existing := sessions.find(db, request):
+                sessions.check_same(existing, request)
                 return existing["id"], Status(existing["status"])
             sessions.check_queue_limit(db)
             session_id = uuid.uuid4().hex
@@ -112,6 +110,7 @@ class Store(Database):
             dropped = db.execute("DELETE FROM sessions WHERE ended_at < ?", (before,)).rowcount
             outbox.drop_published(db, before)
             leases.drop_old(db, lease_s)
+        self.checkpoint()
         return dropped
 
     def list_queued(self, mode: str, limit: int) -> list[str]:
@@ -158,7 +157,8 @@ class Store(Database):
                 (session_id, attempt, max_attempts),
             ).rowcount
             if changed:
-                outbox.add_event(db, session_id, "retried", {"attempt": attempt, "error": error.as_dict()})
+                redaction = sessions.key_redaction(db, session_id)
+                outbox.add_event(db, session_id, "retried", {"attempt": attempt, "error": redaction(error.as_dict())})
         return bool(changed)
 
     def fail_when_stopped(self, session_id: str, attempt: int, error: StackError) -> None:

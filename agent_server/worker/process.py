@@ -25,6 +25,7 @@ from agent_server.worker.notification import notify
 from agent_server.worker.session import SessionRunner
 from agent_server.worker.store_retry import retry_on_full_disk
 from client.errors import Cancelled, OutOfMemory, StackError
+from client.redaction import Redaction
 from client.wire import Status
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ def run(job: Job, settings: Settings) -> None:
         end = _failed(OutOfMemory(f"the worker found no memory ({failure}); lower the limits or add memory"))
     except Exception as unexpected:
         log.exception("session %s", job.session_id)
-        end = _failed(StackError(f"{type(unexpected).__name__}: {unexpected}"[:1000]))
+        text = Redaction(job.api_key)(f"{type(unexpected).__name__}: {unexpected}")  # whole: the cut may part the key
+        end = _failed(StackError(text[:1000]))
     signals.ignore_cancel()
     shutil.rmtree(scratch, ignore_errors=True)
     try:

@@ -16,6 +16,7 @@ from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import Grade, GradingConfig, grade
 from agent_server.grading.placement import select_strategy
 from agent_server.layers.prepared import PreparedRepository, can_prepare, prepared_repository
+from agent_server.private_files import make_private
 from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
@@ -29,6 +30,7 @@ from agent_server.worker.submission import Submission
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
 from client.errors import DiskFull, StorageError
 from client.proxies import exempt
+from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
 AGENT_GRACE_S = 5.0  # beyond its own limit, for a last command that submits
@@ -87,6 +89,8 @@ class SessionRunner:
                 return self._call_agent(of_agent)
         except AgentTimeout:
             return AgentResult.timed_out(None)
+        finally:
+            self._protect_trajectory()
 
     def _call_agent(self, sandbox: Sandbox) -> AgentResult:
         settings, job = self._settings, self._job
@@ -100,6 +104,17 @@ class SessionRunner:
             trajectory=settings.trajectory_dir / f"{job.session_id}.json",
             seconds=self._costs.seconds,
         )
+
+    def _protect_trajectory(self) -> None:
+        """Close the agent's files to other users, without the key. A disk error must not cost the session its result,
+        but then the file is dropped."""
+        redaction = Redaction(self._job.api_key)
+        for path in self._settings.trajectory_dir.glob(f"{self._job.session_id}.*"):
+            try:
+                make_private(path, redaction)
+            except OSError as error:
+                log.error("the trajectory %s was dropped: %s", path, error)
+                path.unlink(missing_ok=True)
 
     def _grade(self, left: Submission, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
         if ungraded := left.ungraded():

@@ -66,7 +66,7 @@ class Model:
     ) -> dict[str, Any] | None:
         """The completion, once the session is released; None if the caller left before."""
         by_path = self._sessions.get(path.split("/")[1])
-        session = by_path or self._sessions.get(authorization.removeprefix("Bearer "))
+        session = by_path or self._sessions.get(authorization.removeprefix("Bearer ").removesuffix("-key"))
         if session is None:
             return completion(body, 1)
         session.calls.append(Call(path, authorization, time.monotonic()))

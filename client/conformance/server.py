@@ -62,8 +62,8 @@ class Server:
         """A valid request with new names. `held`: its model calls wait until the session is released."""
         name = f"conformance-{uuid.uuid4().hex}"
         base_url = self._model.add_session(name, released=not held).base_url
-        request = {"session_id": name, "group_id": name, "mode": "train", "base_url": base_url, "api_key": name}
-        return request | fields
+        names = {"session_id": name, "group_id": f"{name}-group", "api_key": f"{name}-key"}
+        return names | {"mode": "train", "base_url": base_url} | fields
 
     def post(self, body: dict[str, Any]) -> requests.Response:
         response = self.call("POST", "/sessions", json=body)
@@ -77,7 +77,7 @@ class Server:
         response = self.post(body)
         if not response.ok or not isinstance(session_id := read_json(response).get("session_id"), str):
             raise CheckFailed(f"no session could be created: POST /sessions answered {describe(response)}")
-        return SessionUnderTest(session_id, body, self._model.get_session(body["api_key"]))
+        return SessionUnderTest(session_id, body, self._model.get_session(body["session_id"]))
 
     def start_running_session(self) -> SessionUnderTest:
         """A session whose agent waits for a response of the model. Raises CheckFailed."""

@@ -44,6 +44,15 @@ def create_after_end(server: Server) -> None:
     expect(len(session.model.calls) == calls, "its agent called the model again")
 
 
+def create_differently(server: Server) -> None:
+    """the same session_id with another group_id, mode, base_url or api_key is 409, and names the field"""
+    session = server.start(held=True)
+    other = {"group_id": "conformance-other", "mode": "eval", "base_url": "http://127.0.0.1:9", "api_key": "other"}
+    for field, value in other.items():
+        response = server.post(session.body | {field: value})
+        expect(response.status_code == 409 and field in response.text, f"another {field}: {describe(response)}")
+
+
 def unknown_fields(server: Server) -> None:
     """fields that the server does not know are ignored, and metadata may hold anything"""
     response = server.post(server.body(held=True, conformance_field={"new": True}, metadata={"deep": [1, {"a": None}]}))
@@ -84,4 +93,7 @@ def _bad_bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-CHECKS = (create, create_again, create_at_once, create_after_end, unknown_fields, bad_json, bad_fields, field_named)
+CHECKS = (
+    *(create, create_again, create_at_once, create_after_end, create_differently),
+    *(unknown_fields, bad_json, bad_fields, field_named),
+)

@@ -18,6 +18,7 @@ from agent_server.agents.relay import MAX_CONNECTIONS, SandboxRelay
 from agent_server.agents.upstream import Upstream
 from agent_server.sandboxes import apptainer
 from client.errors import ModelUnreachable
+from client.redaction import fingerprint
 
 
 @pytest.fixture
@@ -192,11 +193,35 @@ def test_malformed_requests_are_not_logged(caplog):
     assert not [record for record in caplog.records if record.name != "asyncio"]
 
 
-def test_credentials_in_the_base_url_are_not_sent(model):
-    url = model.url.replace("http://", "http://user:password@")
-    with SandboxRelay(os.getpid(), upstream := Upstream(ModelEndpoint(f"{url}/", "session key", 10.0))) as relay:
-        assert post(relay) == 200
-    assert upstream.failure is None and len(model.requests["session key"]) == 1
+@pytest.mark.parametrize(
+    ("content_type", "status"), [("application/json", 200), ("application/json", 401), ("text/event-stream", 200)]
+)
+def test_a_key_that_the_api_echoes_stays_outside(content_type, status):
+    """In a stream also where the key is parted between two chunks."""
+    key = "sk-0123456789"
+
+    class Echoes(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.end_headers()
+            for part in ("data: Bearer sk-01", "23456789\n\n", "data: end"):
+                self.wfile.write(part.encode())
+                time.sleep(0.1)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Echoes) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        upstream = Upstream(ModelEndpoint(f"http://127.0.0.1:{server.server_port}", key, 10.0))
+        with SandboxRelay(os.getpid(), upstream) as relay:
+            connection = http.client.HTTPConnection("127.0.0.1", relay.port, timeout=10.0)
+            connection.request("POST", "/v1/chat/completions", "{}")
+            with connection.getresponse() as response:
+                text = response.read().decode()
+        server.shutdown()
+    assert text == f"data: Bearer {fingerprint(key)}\n\ndata: end" and key not in str(upstream.failure)
 
 
 def test_a_url_that_cannot_be_parsed_is_a_failure_of_the_model():

@@ -11,6 +11,7 @@ from agent_server.store.database import DATABASE_NAME
 from agent_server.store.store import Fenced, Store
 from agent_server.tasks.order import TaskOrder
 from client.errors import NotFound, SandboxStartFailed, ServerBusy, WorkerLost
+from client.redaction import fingerprint
 from client.wire import Status
 from tests.agent_server.conftest import session_request
 
@@ -212,13 +213,16 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
     old.executescript(schema.MIGRATIONS[0] + "PRAGMA user_version = 1;")
     old.execute(
         "INSERT INTO sessions (id, client_session_id, group_id, mode, task_id, base_url, api_key, metadata, created_at)"
-        " VALUES ('id', 's', 'g', 'train', 't2', 'http://x', 'k', '{}', 1.0)"
+        " VALUES ('id', 's', 'g', 'train', 't2', 'http://x', 'k', '{}', 1.0),"
+        " ('id2', 'secret-key', 'g2', 'train', 't2', 'http://x', 'secret-key', '{}', 1.0)"
     )
     old.execute("INSERT INTO leases VALUES ('train', 'g', 't2', 0, 1.0)")
     old.commit()
     old.close()
     store, order = Store(tmp_path / "w"), make_order(4, seed=3)
     assert submit(store, order, "s", "g") == ("id", "t2")
+    request = session_request("secret-key", "g2").model_copy(update={"api_key": "secret-key"})
+    assert store.submit(request, order)[0] == "id2" and store.view("id2").client_session_id == fingerprint("secret-key")
     rows = [submit(store, order, f"s{n}", f"g{n}")[1] for n in range(3)]
     assert rows == [order.task_at("train", position) for position in (1, 2, 3)]
     assert json.loads(store.read("SELECT cpu_seconds FROM sessions")[0][0]) == {}

@@ -135,6 +135,9 @@ class Stub:
                 row = uuid.uuid4().hex if self.fault == "a row for each sample" else body["group_id"]
                 known = Session(body, row, self.fault)
                 self.sessions[known.view["session_id"]] = known
+            differs = next((name for name in REQUIRED if known.body[name] != body[name]), "")
+            if differs and self.fault != "another request is the first":
+                return 409, {"error": {"message": f"field {differs!r}"}}
         status = known.view["status"]
         return 201 if self.fault == "201 for 200" else 200, {"session_id": known.view["session_id"], "status": status}
 

@@ -17,6 +17,7 @@ FAULTS = {
     "second session while running": "create_again",
     "second session while queued": "create_at_once",
     "second session after the end": "create_after_end",
+    "another request is the first": "create_differently",
     "unknown fields refused": "unknown_fields",
     "500 on bad JSON": "bad_json",
     "unknown mode accepted": "bad_fields",
