@@ -17,6 +17,7 @@ from agent_server.observability.drift import DriftAlarm
 from agent_server.observability.events import EventLog
 from agent_server.observability.metrics import Metrics
 from agent_server.observability.publisher import Publisher
+from agent_server.scheduling.client_watch import ClientWatch
 from agent_server.scheduling.dispatcher import Dispatcher
 from agent_server.scheduling.inbox import Inbox
 from agent_server.scheduling.long_polls import LongPolls
@@ -53,7 +54,8 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     )
     retention = Retention(settings, store)
     inbox = Inbox(settings.notify_address, settings.work_dir)
-    loop = Loop(inbox, [dispatcher.reconcile, publisher.publish, retention.sweep])
+    client_watch = ClientWatch(store, settings.client_timeout_s)
+    loop = Loop(inbox, [dispatcher.reconcile, publisher.publish, client_watch.check, retention.sweep])
     service = BackgroundService(settings, store, executor, dispatcher, long_polls, inbox, loop)
     shutdown = Shutdown(store, dispatcher, long_polls, service, settings.drain_timeout_s)
     app.extensions.update(
@@ -62,6 +64,7 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
         task_order=catalog.order(settings.seed),
         store=store,
         long_polls=long_polls,
+        client_watch=client_watch,
         metrics=metrics,
         service=service,
         shutdown=shutdown,

@@ -119,6 +119,12 @@ class Settings(BaseModel):
         ge=0,
         description="wait for running sessions after SIGTERM; those that run longer are left to the next start",
     )
+    client_timeout_s: float = Field(
+        300.0,
+        ge=0,
+        description="a session is cancelled when its client has neither waited nor asked for so long;"
+        " 0: never, for callers who poll rarely",
+    )
     record_retention_s: float = Field(3600.0, gt=0, description="time that the record of an ended session is kept")
     lease_timeout_s: float = Field(
         3600.0, gt=0, description="idle time after which a group without a completed session gives its row back"

@@ -33,6 +33,7 @@ def create() -> Response:
     _check_disk()
     with _create_lock:
         session_id, status = store.submit(session, current_app.extensions["task_order"])
+    current_app.extensions["client_watch"].note(session_id)
     service.wake()
     return jsonify(session_id=session_id, status=status)
 
@@ -40,10 +41,11 @@ def create() -> Response:
 @blueprint.get("/sessions/<session_id>")
 def get(session_id: str) -> Response:
     """Beyond MAX_LONG_POLLS the response is immediate; the client repeats the call after its own pause."""
-    wait_s = _wait_s()
+    wait_s, watch = _wait_s(), current_app.extensions["client_watch"]
     held = wait_s > 0 and _long_poll_slots.acquire(blocking=False)
     try:
-        view = current_app.extensions["long_polls"].wait_terminal(session_id, wait_s if held else 0.0)
+        with watch.waiting(session_id, request.environ.get("gunicorn.socket") if held else None):
+            view = current_app.extensions["long_polls"].wait_terminal(session_id, wait_s if held else 0.0)
     finally:
         if held:
             _long_poll_slots.release()

@@ -14,7 +14,7 @@ from agent_server.store.store import Store
 
 log = logging.getLogger(__name__)
 BATCH = 1000
-WARNINGS = {"failed", "retried", "group_over_limit"}
+WARNINGS = {"failed", "retried", "abandoned", "group_over_limit"}
 
 
 class Publisher:

@@ -53,10 +53,11 @@ class Store(Database):
             raise _not_found(session_id)
         return views.view(rows[0])
 
-    def request_cancel(self, session_id: str) -> Status:
+    def request_cancel(self, session_id: str, *, abandoned_s: float = 0.0) -> Status:
         """Cancel a queued session; mark an active one, whose worker still has to be stopped. Returns the new status.
 
-        A terminal session does not change. Raises NotFound.
+        `abandoned_s`: the silence of its client, where that is the reason. A terminal session does not change. Raises
+        NotFound.
         """
         with self.transaction() as db:
             row = db.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()
@@ -66,6 +67,8 @@ class Store(Database):
             if status.terminal:
                 return status
             db.execute("UPDATE sessions SET cancel_requested = 1 WHERE id = ?", (session_id,))
+            if abandoned_s:
+                outbox.add_event(db, session_id, "abandoned", {"silent_s": abandoned_s})
             if status != Status.QUEUED:
                 return status
             sessions.end(db, session_id, Status.CANCELLED, error=Cancelled("cancelled while queued").as_dict())
@@ -112,6 +115,11 @@ class Store(Database):
             leases.drop_old(db, lease_s)
         self.checkpoint()
         return dropped
+
+    def list_live(self) -> list[str]:
+        """Sessions that have not ended and are not being cancelled."""
+        rows = self.read("SELECT id FROM sessions WHERE status IN ('queued', ?, ?) AND NOT cancel_requested", *ACTIVE)
+        return [row["id"] for row in rows]
 
     def list_queued(self, mode: str, limit: int) -> list[str]:
         """The first queued sessions of a mode, in order of arrival."""
