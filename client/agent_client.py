@@ -47,6 +47,17 @@ def json_object(response):
     return content if isinstance(content, dict) else None
 
 
+def usable_id(created):
+    """The session id in a response, "" where there is none. A URL with the segment "." or ".." names another path."""
+    session_id = created.get("session_id")
+    return session_id if isinstance(session_id, str) and session_id not in (".", "..") else ""
+
+
+def in_url(text):
+    """The text as a segment of a URL's path. As urllib.parse.quote, whose import takes 5 ms."""
+    return re.sub(rb"[^A-Za-z0-9._~-]", lambda byte: b"%%%02X" % byte[0][0], text.encode(errors="replace")).decode()
+
+
 def read_response(stream):
     """Parse an HTTP/1.1 response. Raises ValueError for malformed or truncated data, OSError for a lost connection."""
     version, status, *_ = stream.readline(65536).split(None, 2) + [b"", b""]
@@ -115,15 +126,17 @@ class Client:
         self._request, created = request_body(self._environment), None
         while created is None:
             created = self._accept(self._call("POST", "/sessions", self._request))
-        self._session = created.get("session_id")
-        if not (isinstance(self._session, str) and re.fullmatch("[A-Za-z0-9_-]+", self._session)):
-            raise self._failure("the response has no session_id that fits a URL")
+        self._session = usable_id(created)
+        if not self._session:
+            raise self._failure("the response has no session_id that can stand in a URL")
         view = self._wait_until_terminal()
         on_signal(signal.SIG_IGN)  # the session's end came first
         if view["status"] == "completed":
             return self._write_output(view)
-        error = view["error"] if isinstance(view.get("error"), dict) else {}
-        reason = f"{error.get('boundary')}/{error.get('code')}: {error.get('message')}" if error else "no reason given"
+        error = view.get("error") or "no reason given"  # Relax's server gives a text
+        reason = (
+            f"{error.get('boundary')}/{error.get('code')}: {error.get('message')}" if type(error) is dict else error
+        )
         end = CANCEL if view["status"] == "cancelled" else {"code": "session_failed"}
         raise Failure(f"session {self._session} {view['status']}, {reason}", **end, extra=error)
 
@@ -138,16 +151,16 @@ class Client:
     def _cancel(self):
         if self._request and not self._session:  # the server may have the request; the same one gives the same session
             created = self._call("POST", "/sessions", self._request, timeout_s=2.0)
-            self._session = (json_object(created) or {}).get("session_id")
+            self._session = usable_id(json_object(created) or {})
         if self._session:
-            self._call("POST", f"/sessions/{self._session}/cancel", timeout_s=3.0)
+            self._call("POST", f"/sessions/{in_url(self._session)}/cancel", timeout_s=3.0)
 
     def _wait_until_terminal(self):
         """Long-poll for the session's last state."""
         wait_s, n_cut_polls, poll_pause_s = MAX_WAIT_S, 0, 1
         while True:
             asked_at = time.monotonic()
-            path = f"/sessions/{self._session}" + (f"?wait={wait_s}" if wait_s else "")
+            path = f"/sessions/{in_url(self._session)}" + (f"?wait={wait_s}" if wait_s else "")
             response = self._call("GET", path, timeout_s=wait_s + 15.0)
             held_s = time.monotonic() - asked_at
             if response.status == 400 and wait_s:
@@ -263,12 +276,17 @@ def write_whole(path, data):
 
 
 def report(environment, failure, client):
-    """Write error.json and the trace, then the message to stderr; returns the exit code. Raises nothing."""
-    save(environment, "RELAX_SESSION_IO_DIR", "error.json", json.dumps(failure.error).encode())
+    """Write error.json and the trace, then the message to stderr; returns the exit code. Raises nothing.
+
+    The trace is the server's last answer, as with Relax's client; where that is no JSON object, the content of
+    error.json.
+    """
+    error = json.dumps(failure.error).encode()
+    save(environment, "RELAX_SESSION_IO_DIR", "error.json", error)
     if failure.exit_code != CANCELLED:
         name = re.sub("[^A-Za-z0-9._-]", "_", environment.get("RELAX_SESSION_ID", ""))
-        trace = f"{failure}\n".encode(errors="replace") + (client.last.body if client else b"")
-        save(environment, "AGENT_CLIENT_TRACE_DIR", f"{name}.log", trace)
+        trace = client.last.body if client and json_object(client.last) else error
+        save(environment, "AGENT_CLIENT_TRACE_DIR", f"{name}.failed.json", trace)
     print(f"agent_client: {' '.join(str(failure).split())}", file=sys.stderr)
     return failure.exit_code
 

@@ -6,6 +6,7 @@ Invariant: a lost connection is retried until the outage limit, never longer; a 
 import socket
 import time
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -63,7 +64,7 @@ class AgentServerClient:
         """The session's state, as soon as it is terminal or after `wait_s`. Raises NotFound."""
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}
         return SessionView.model_validate(
-            self._call("GET", f"/sessions/{session_id}", params=query, read_timeout_s=wait_s + 15.0)
+            self._call("GET", _path(session_id), params=query, read_timeout_s=wait_s + 15.0)
         )
 
     def wait(self, session_id: str, *, timeout_s: float) -> SessionView:
@@ -86,7 +87,7 @@ class AgentServerClient:
 
     def cancel(self, session_id: str) -> None:
         """Cancel the session in any state. Repeatable."""
-        self._call("POST", f"/sessions/{session_id}/cancel")
+        self._call("POST", f"{_path(session_id)}/cancel")
 
     def _call(self, method: str, path: str, *, read_timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
         down_since = busy_since = None
@@ -135,13 +136,17 @@ class _KeepAlive(HTTPAdapter):
         super().init_poolmanager(*arguments, **options)
 
 
+def _path(session_id: str) -> str:
+    return f"/sessions/{quote(session_id, safe='')}"
+
+
 def _content(response: requests.Response) -> dict[str, Any]:
     """The JSON object of a success. Raises the StackError of any other response."""
     if response.ok:
         return _json_object(response) if response.content else {}
     try:
         error = response.json()["error"]
-        message, field = error["message"], error.get("field")
+        message, field = (error, None) if isinstance(error, str) else (error["message"], error.get("field"))
     except (ValueError, KeyError, TypeError):
         message, field = response.text[:300], None
     raise REQUEST_ERRORS.get(response.status_code, StackError)(message, field=field)

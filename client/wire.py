@@ -16,7 +16,7 @@ Files of a client process. Each is written through a temporary file and a rename
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from client.errors import InvalidRequest
 
@@ -96,6 +96,15 @@ def _describe(field: str, value: Any) -> str:
     return f"{value!r:.80}"
 
 
+def _to_error(error: Any) -> Any:
+    """Relax's server gives a text, an empty one where nothing failed."""
+    return (
+        {"boundary": "server", "code": "session_failed", "message": error}
+        if isinstance(error, str) and error
+        else (error or None)
+    )
+
+
 class SessionView(BaseModel):
     """Response to `GET /sessions/ID`. `reward`, `submission` and the like are set only if `status` is `completed`.
 
@@ -105,10 +114,10 @@ class SessionView(BaseModel):
     """
 
     session_id: str
-    client_session_id: str
+    client_session_id: str = ""
     status: Status
     exit_code: int | None = None
-    error: dict[str, Any] | None = None
+    error: Annotated[dict[str, Any] | None, BeforeValidator(_to_error)] = None
     agent_exit_status: str | None = None
     submission: str | None = None
     reward: float | None = None

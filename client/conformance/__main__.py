@@ -3,23 +3,26 @@
 Creates about thirty sessions, one or two at a time, serves their model itself, and cancels those that are left.
 Invariant: needs only the server's URL.
 
+Each rule has a grade (client/conformance/grades.py). Where a rule of grade `ours` does not hold, the server lacks it.
 Exit codes: 0 no rule fails, 1 some fail, 75 the server cannot be reached.
 A rule that could not be tried (for want of a token, for example) is inconclusive and does not fail.
 """
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import requests
 
 from client.conformance.checks import CHECKS
+from client.conformance.grades import Grade
 from client.conformance.model import serving_model
 from client.conformance.server import CheckFailed, Inconclusive, Server
 from client.wire import EXIT_UNREACHABLE
 
-HOLDS, FAILS, INCONCLUSIVE = "holds", "FAILS", "inconclusive"
+HOLDS, FAILS, LACKS, INCONCLUSIVE = "holds", "FAILS", "lacks", "inconclusive"
 MODEL_HOST_HELP = (
     "address of this machine that the agent server can reach; the model listens there (default: 127.0.0.1)"
 )
@@ -30,29 +33,32 @@ class Result:
     """One row of the table."""
 
     check: str
+    grade: Grade
     verdict: str
     rule: str
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.verdict:14}{self.check:34}{self.rule}" + (f"\n{'':48}{self.detail}" if self.detail else "")
+        line = f"{self.verdict:14}{self.grade:10}{self.check:34}{self.rule}"
+        return line + (f"\n{'':58}{self.detail}" if self.detail else "")
 
 
 def run(server: Server) -> Iterator[Result]:
     """Run every check in turn. A lost connection counts as failed."""
-    for check in CHECKS:
+    for check, grade in CHECKS.items():
         verdict, detail = HOLDS, ""
+        broken = LACKS if grade is Grade.OURS else FAILS
         try:
             check(server)
         except Inconclusive as reason:
             verdict, detail = INCONCLUSIVE, str(reason)
         except CheckFailed as failure:
-            verdict, detail = FAILS, str(failure)
+            verdict, detail = broken, str(failure)
         except requests.RequestException as lost:
-            verdict, detail = FAILS, f"no response: {type(lost).__name__}: {lost}"
+            verdict, detail = broken, f"no response: {type(lost).__name__}: {lost}"
         finally:
             server.clean_up()
-        yield Result(check.__name__, verdict, check.__doc__ or "", detail)
+        yield Result(check.__name__, grade, verdict, check.__doc__ or "", detail)
 
 
 def main(argv: list[str]) -> int:
@@ -83,8 +89,8 @@ def main(argv: list[str]) -> int:
         for result in run(server):
             print(result, flush=True)
             results.append(result)
-    count = {verdict: sum(result.verdict == verdict for result in results) for verdict in (HOLDS, FAILS, INCONCLUSIVE)}
-    print(f"\n{count[HOLDS]} hold, {count[FAILS]} fail, {count[INCONCLUSIVE]} inconclusive")
+    count = Counter(result.verdict for result in results)
+    print(f"\n{count[HOLDS]} hold, {count[FAILS]} fail, {count[LACKS]} lacking, {count[INCONCLUSIVE]} inconclusive")
     return 1 if count[FAILS] else 0
 
 

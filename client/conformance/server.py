@@ -7,8 +7,10 @@ session at a time can be tested.
 import functools
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -32,6 +34,7 @@ class SessionUnderTest:
 
     def __init__(self, session_id: str, body: dict[str, Any], model: ModelSession):
         self.id, self.body, self.model = session_id, body, model
+        self.path = session_path(session_id)
 
 
 class Server:
@@ -94,7 +97,7 @@ class Server:
 
     def get_state(self, session: SessionUnderTest) -> dict[str, Any]:
         """The session's present state by GET. Raises CheckFailed."""
-        response = self.call("GET", f"/sessions/{session.id}")
+        response = self.call("GET", session.path)
         if response.status_code != 200:
             raise CheckFailed(f"GET /sessions/ID answered {describe(response)}")
         return read_json(response)
@@ -110,19 +113,32 @@ class Server:
             time.sleep(POLL_S)
         return view
 
+    def cancel_and_wait(self, session: SessionUnderTest) -> dict[str, Any]:
+        """The session's terminal state after a cancel. Raises CheckFailed."""
+        self.cancel(session)
+        return self.wait_ended(session)
+
     def cancel(self, session: SessionUnderTest) -> requests.Response:
-        return self.call("POST", f"/sessions/{session.id}/cancel")
+        return self.call("POST", f"{session.path}/cancel")
 
     def clean_up(self) -> None:
         """Cancel the sessions created since the last call. A server that cannot cancel fails a check of its own."""
         while self._created:
             with suppress(requests.RequestException):
-                self.call("POST", f"/sessions/{self._created.pop()}/cancel", timeout_s=5.0)
+                self.call("POST", f"{session_path(self._created.pop())}/cancel", timeout_s=5.0)
 
     @functools.cached_property
     def end_without_model(self) -> dict[str, Any]:
         """The terminal state of a session whose model cannot be reached."""
         return self.wait_ended(self.start(base_url="http://127.0.0.1:9"))
+
+
+Check = Callable[[Server], None]
+
+
+def session_path(session_id: str) -> str:
+    """Any id may be part of a URL."""
+    return f"/sessions/{quote(session_id, safe='')}"
 
 
 def read_json(response: requests.Response) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_files_of_a_session_are_for_the_servers_user_alone(keyless_server, model
     view = keyless_server.run(model, [FIX], task_id=TASK)
     assert view.reward == 1.0
     files = [path for path in keyless_server.work_dir.rglob(f"{view.session_id}*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".log"} and len(files) == 3, files
+    assert {path.suffix for path in files} == {".json", ".log"} and len(files) >= 3, files
     for path in (*files, keyless_server.work_dir / "events.jsonl", keyless_server.work_dir / "agent_server.sqlite"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     for folder in ("trajectories", "logs"):

@@ -47,7 +47,7 @@ def test_a_failed_session_writes_no_output_and_keeps_a_trace(tmp_path, server):
     ended = run_client(tmp_path / "io", server.url, session_id="client 2", AGENT_CLIENT_TRACE_DIR=str(trace_dir))
     assert ended.code == 1 and "model_unreachable" in ended.stderr
     assert not (tmp_path / "io" / "output.json").exists()
-    assert "model_unreachable" in (trace_dir / "client_2.log").read_text()
+    assert "model_unreachable" in (trace_dir / "client_2.failed.json").read_text()
     error = error_in(tmp_path / "io")
     assert (error["boundary"], error["code"]) == ("model", "model_unreachable") and error["message"] in ended.stderr
 
@@ -161,7 +161,7 @@ def test_a_chunked_response_is_read(tmp_path):
             "session x is unknown; was the work directory ",
         ),
         ([(200, {"status": "queued"}, {})], 1, "no session_id"),
-        ([(200, {"session_id": "../x", "status": "queued"}, {})], 1, "no session_id"),
+        ([(200, {"session_id": "..", "status": "queued"}, {})], 1, "no session_id"),
         ([(200, {"session_id": 7, "status": "queued"}, {})], 1, "no session_id"),
         ([(200, "<html>log in</html>", {})], 1, "no JSON object; is this an agent server? (HTTP 200: <html>"),
         ([CREATED, (200, {"status": "completed", "reward": None}, {})], 1, "without a reward"),
@@ -188,6 +188,45 @@ def test_other_ends(tmp_path, responses, code, message):
     with scripted_server(responses, []) as url:
         ended = run_client(tmp_path / "io", url)
     assert ended.code == code and message in ended.stderr and not (tmp_path / "io" / "output.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("session_id", "segment"),
+    [
+        ("agentic_session_shard_3.session-5f-1a2b3c4d", "agentic_session_shard_3.session-5f-1a2b3c4d"),
+        ("a/../b?c=d#e %2F", "a%2F..%2Fb%3Fc%3Dd%23e%20%252F"),
+        ("~é", "~%C3%A9"),
+        ("...", "..."),
+    ],
+)
+def test_any_id_that_can_stand_in_a_url_is_used(tmp_path, session_id, segment):
+    created, calls = (200, {"session_id": session_id, "status": "queued"}, {}), []
+    with scripted_server([created, held(COMPLETED, 30.0), (204, "", {})], calls) as url:
+        client = start_client(tmp_path / "io", url)
+        eventually(lambda: len(calls) == 2, what="the long poll")
+        os.killpg(client.pid, signal.SIGTERM)
+        assert wait_for_exit(client).code == 143
+    assert calls == ["POST /sessions", f"GET /sessions/{segment}?wait=3600", f"POST /sessions/{segment}/cancel"]
+
+
+def test_a_failure_with_a_text_as_its_error_and_a_trace_of_it(tmp_path):
+    """As Relax's server and Relax's client have them."""
+    failed = {"session_id": "x", "client_session_id": "a.b-c", "status": "failed", "exit_code": 1, "error": "no image"}
+    with scripted_server([CREATED, (200, failed, {})], []) as url:
+        trace = tmp_path / "trace"
+        ended = run_client(tmp_path / "io", url, session_id="a.b-c", AGENT_CLIENT_TRACE_DIR=str(trace))
+    assert ended.code == 1 and ended.stderr.splitlines()[-1] == "agent_client: session x failed, no image"
+    assert {path.name: json.loads(path.read_text()) for path in trace.iterdir()} == {"a.b-c.failed.json": failed}
+    expected = {"boundary": "server", "code": "session_failed", "message": "session x failed, no image"}
+    assert error_in(tmp_path / "io") == expected
+
+
+def test_the_trace_without_an_answer_is_the_error(tmp_path):
+    trace = tmp_path / "trace"
+    ended = run_client(
+        tmp_path / "io", f"http://127.0.0.1:{free_port()}", AGENT_CLIENT_OUTAGE_S="0", AGENT_CLIENT_TRACE_DIR=str(trace)
+    )
+    assert ended.code == 75 and json.loads((trace / "s.failed.json").read_text()) == error_in(tmp_path / "io")
 
 
 def test_a_missing_variable_is_named(tmp_path):

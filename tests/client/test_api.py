@@ -43,6 +43,21 @@ def test_an_outage_ends():
         AgentServerClient(f"http://127.0.0.1:{free_port()}", outage_s=1).create(REQUEST)
 
 
+def test_a_text_as_error_is_read_as_one(tmp_path):
+    """Relax's server gives a text, an empty one where nothing failed."""
+    view = RUNNING[1] | {"session_id": "a.b/c", "error": ""}
+    failed, calls = view | {"status": "failed", "exit_code": 1, "error": "no image"}, []
+    refusal = (404, {"error": "'a.b/c'"}, {})
+    with scripted_server([(200, view, {}), (200, failed, {}), refusal], calls) as url:
+        client = AgentServerClient(url)
+        assert client.get("a.b/c").error is None
+        error = {"boundary": "server", "code": "session_failed", "message": "no image"}
+        assert client.get("a.b/c", wait_s=10).error == error
+        with pytest.raises(NotFound, match="^'a.b/c'$"):
+            client.cancel("a.b/c")
+    assert calls == ["GET /sessions/a.b%2Fc", "GET /sessions/a.b%2Fc?wait=10", "POST /sessions/a.b%2Fc/cancel"]
+
+
 def test_responses_that_are_not_an_agent_servers():
     with scripted_server([(200, "<html>", {}), (404, {"error": {"message": "gone"}}, {})], []) as url:
         with pytest.raises(ServerError, match="is this an agent server"):

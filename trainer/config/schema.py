@@ -95,14 +95,16 @@ class Gateway(Section):
         {}, description="Arguments of the model's chat template, for instance { enable_thinking = false }."
     )
     public_url: str | None = Field(
-        None, pattern=r"^https?://[^\s/]+$", description="URL of the gateway for agents; default http://host:port."
+        None,
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+        description="URL of the gateway for agents, with a path or without; default http://host:port.",
     )
     start_timeout_s: Seconds = Field(60, description="Time limit until the gateway answers.")
 
     @property
     def url(self) -> str:
         """The URL of the gateway for agents."""
-        return self.public_url or f"http://{self.host}:{self.port}"
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
 
 
 class Engine(Section):

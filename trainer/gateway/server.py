@@ -18,6 +18,8 @@ from trainer.gateway.chat import parse_chat_request, stream_chunks
 from trainer.gateway.session import Sessions
 
 MAX_BODY_BYTES = 64 * 2**20
+# `/v1` in this project, nothing in Relax, and before it the path of gateway.public_url, unless a proxy takes it off.
+ANY_PREFIX = "/{prefix:(.+/)?}"
 _log = logging.getLogger(__name__)
 
 
@@ -96,8 +98,8 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
     app = web.Application(middlewares=[_error_responses], client_max_size=MAX_BODY_BYTES)
     app.add_routes(
         [
-            web.post("/v1/chat/completions", chat_completions),
-            web.get("/v1/models", models),
+            web.post(ANY_PREFIX + "chat/completions", chat_completions),
+            web.get(ANY_PREFIX + "models", models),
             web.post("/control/sessions", open_session),
             web.delete("/control/sessions/{session_id}", close_session),
             web.get("/control/status", status),

@@ -4,16 +4,10 @@ Invariant: a check makes its own sessions and tests one thing, so that one fault
 CheckFailed with the observation, or Inconclusive if the server's state did not allow the check.
 """
 
-from collections.abc import Callable
-
 from client.conformance.checks import cancelling, creating, ending, model_calls, reading, tokens
-from client.conformance.server import Server
+from client.conformance.grades import Grade
+from client.conformance.server import Check
 
-CHECKS: tuple[Callable[[Server], None], ...] = (
-    *creating.CHECKS,
-    *reading.CHECKS,
-    *ending.CHECKS,
-    *cancelling.CHECKS,
-    *model_calls.CHECKS,
-    *tokens.CHECKS,
+CHECKS: dict[Check, Grade] = (
+    creating.CHECKS | reading.CHECKS | ending.CHECKS | cancelling.CHECKS | model_calls.CHECKS | tokens.CHECKS
 )

@@ -2,7 +2,8 @@
 
 import time
 
-from client.conformance.server import POLL_S, Server, describe, expect
+from client.conformance.grades import Grade
+from client.conformance.server import POLL_S, Check, Server, describe, expect
 
 CANCEL_S = 2.0  # from cancel to cancelled
 
@@ -60,4 +61,9 @@ def model_calls_stop(server: Server) -> None:
     expect(len(session.model.calls) == calls, f"{len(session.model.calls) - calls} more model calls came")
 
 
-CHECKS = (cancel, cancel_after_end_changes_nothing, cancelled_in_time, model_calls_stop)
+CHECKS: dict[Check, Grade] = {
+    cancel: Grade.REQUIRED,
+    cancel_after_end_changes_nothing: Grade.REQUIRED,
+    cancelled_in_time: Grade.OURS,
+    model_calls_stop: Grade.OURS,
+}

@@ -4,7 +4,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from client.conformance.server import Server, describe, expect, read_json
+from client.conformance.grades import Grade
+from client.conformance.server import Check, Server, describe, expect, read_json
 from client.wire import SessionRequest
 
 
@@ -66,34 +67,51 @@ def bad_json(server: Server) -> None:
         expect(response.status_code == 400, f"{data!r}: {describe(response)}")
 
 
-def bad_fields(server: Server) -> None:
-    """a missing field, one of a wrong type, and an unknown mode are 400"""
-    for field, body in _bad_bodies(server):
-        response = server.post(body)
-        expect(response.status_code == 400, f"{field}={body.get(field, '(missing)')!r}: {describe(response)}")
+def missing_fields(server: Server) -> None:
+    """a missing field and an unknown mode are 400"""
+    _expect_refused(server, _incomplete_bodies(server))
+
+
+def wrong_types(server: Server) -> None:
+    """a field of a wrong type is 400"""
+    _expect_refused(server, _bodies_of_wrong_types(server))
 
 
 def field_named(server: Server) -> None:
     """a 400 for a bad field names the field"""
-    for field, body in _bad_bodies(server):
+    for field, body in (*_incomplete_bodies(server), *_bodies_of_wrong_types(server)):
         response = server.post(body)
         if response.status_code == 400:
             expect(field in response.text, f"{field}={body.get(field, '(missing)')!r}: {describe(response)}")
 
 
-def _bad_bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
+def _expect_refused(server: Server, bodies: list[tuple[str, dict[str, Any]]]) -> None:
+    for field, body in bodies:
+        response = server.post(body)
+        expect(response.status_code == 400, f"{field}={body.get(field, '(missing)')!r}: {describe(response)}")
+
+
+def _incomplete_bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
     good = server.body(held=True)
     required = [name for name, field in SessionRequest.model_fields.items() if field.is_required()]
     missing = [(name, {other: value for other, value in good.items() if other != name}) for name in required]
-    return [
-        *missing,
-        ("session_id", good | {"session_id": 3}),
-        ("metadata", good | {"metadata": []}),
-        ("mode", good | {"mode": "exam"}),
-    ]
+    return [*missing, ("mode", good | {"mode": "exam"})]
 
 
-CHECKS = (
-    *(create, create_again, create_at_once, create_after_end, create_differently),
-    *(unknown_fields, bad_json, bad_fields, field_named),
-)
+def _bodies_of_wrong_types(server: Server) -> list[tuple[str, dict[str, Any]]]:
+    good = server.body(held=True)
+    return [("session_id", good | {"session_id": 3}), ("metadata", good | {"metadata": []})]
+
+
+CHECKS: dict[Check, Grade] = {
+    create: Grade.REQUIRED,
+    create_again: Grade.OURS,
+    create_at_once: Grade.OURS,
+    create_after_end: Grade.OURS,
+    create_differently: Grade.OURS,
+    unknown_fields: Grade.REQUIRED,
+    bad_json: Grade.RELAX,
+    missing_fields: Grade.RELAX,
+    wrong_types: Grade.OURS,
+    field_named: Grade.OURS,
+}

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from client.conformance.server import Inconclusive, Server, expect
+from client.conformance.grades import Grade
+from client.conformance.server import Check, Inconclusive, Server, expect
 from client.wire import EXIT_CODES, Status
 
 
@@ -31,13 +32,18 @@ def unreachable_model(server: Server) -> None:
 
 
 def failed_fields(server: Server) -> None:
-    """failed has no reward, exit_code 1, and an error with boundary, code and message"""
-    view = server.end_without_model
-    if view["status"] != "failed":
-        raise Inconclusive("no session failed")
+    """failed has no reward, exit_code 1, and an error"""
+    view = _failed(server)
     _expect_no_result(view, Status.FAILED)
-    missing = [name for name in ("boundary", "code", "message") if not (view.get("error") or {}).get(name)]
-    expect(not missing, f"its error is without {', '.join(missing)}")
+    expect(bool(view.get("error")), f"error={view.get('error')!r}")
+
+
+def error_object(server: Server) -> None:
+    """the error of a failed session is an object with boundary, code and message"""
+    error = _failed(server).get("error")
+    found = error if isinstance(error, dict) else {}
+    missing = [name for name in ("boundary", "code", "message") if not found.get(name)]
+    expect(not missing, f"without {', '.join(missing)}: error={error!r}")
 
 
 def cancelled_fields(server: Server) -> None:
@@ -50,9 +56,23 @@ def cancelled_fields(server: Server) -> None:
     _expect_no_result(view, Status.CANCELLED)
 
 
+def _failed(server: Server) -> dict[str, Any]:
+    view = server.end_without_model
+    if view["status"] != "failed":
+        raise Inconclusive("no session failed")
+    return view
+
+
 def _expect_no_result(view: dict[str, Any], status: Status) -> None:
     expect(view.get("reward") is None, f"reward={view.get('reward')!r}")
     expect(view.get("exit_code") == EXIT_CODES[status], f"exit_code={view.get('exit_code')!r}")
 
 
-CHECKS = (completes, completed_fields, unreachable_model, failed_fields, cancelled_fields)
+CHECKS: dict[Check, Grade] = {
+    completes: Grade.REQUIRED,
+    completed_fields: Grade.REQUIRED,
+    unreachable_model: Grade.REQUIRED,
+    failed_fields: Grade.REQUIRED,
+    error_object: Grade.OURS,
+    cancelled_fields: Grade.REQUIRED,
+}

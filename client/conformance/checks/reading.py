@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import requests
 
-from client.conformance.server import Server, describe, expect, is_terminal, read_json
+from client.conformance.grades import Grade
+from client.conformance.server import Check, Server, describe, expect, is_terminal, read_json
 from client.wire import Status
 
 AT_ONCE_S = 1.0  # limit for "at once" and "promptly"
@@ -38,7 +39,7 @@ def wait(server: Server) -> None:
     """?wait=SECONDS holds the response while the session runs, and answers promptly at its end"""
     session = server.start_running_session()
     started = time.monotonic()
-    response = server.call("GET", f"/sessions/{session.id}", params={"wait": f"{server.watch_s:g}"})
+    response = server.call("GET", session.path, params={"wait": f"{server.watch_s:g}"})
     held_s = time.monotonic() - started
     expect(response.status_code == 200, describe(response))
     expect(
@@ -49,9 +50,7 @@ def wait(server: Server) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(
             _timed,
-            lambda: server.call(
-                "GET", f"/sessions/{session.id}", params={"wait": "3600"}, timeout_s=server.session_timeout_s
-            ),
+            lambda: server.call("GET", session.path, params={"wait": "3600"}, timeout_s=server.session_timeout_s),
         )
         session.model.released.set()
         server.wait_ended(session)
@@ -84,4 +83,10 @@ def unknown_session(server: Server) -> None:
         expect(response.status_code == 404, f"{method} {path}: {describe(response)}")
 
 
-CHECKS = (get_fields, no_wait, wait, terminal_repeats, unknown_session)
+CHECKS: dict[Check, Grade] = {
+    get_fields: Grade.RELAX,
+    no_wait: Grade.REQUIRED,
+    wait: Grade.OURS,
+    terminal_repeats: Grade.REQUIRED,
+    unknown_session: Grade.REQUIRED,
+}

@@ -1,6 +1,7 @@
 """Checks of a server with a token."""
 
-from client.conformance.server import Inconclusive, Server, describe, expect
+from client.conformance.grades import Grade
+from client.conformance.server import Check, Inconclusive, Server, describe, expect
 
 
 def token_required(server: Server) -> None:
@@ -27,4 +28,4 @@ def health_open(server: Server) -> None:
     expect(response.status_code not in (401, 403), describe(response))
 
 
-CHECKS = (token_required, health_open)
+CHECKS: dict[Check, Grade] = {token_required: Grade.OURS, health_open: Grade.OURS}

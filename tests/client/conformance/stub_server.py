@@ -41,12 +41,14 @@ class Session:
         self.connection: http.client.HTTPConnection | None = None
         self.view = {
             "session_id": uuid.uuid4().hex,
-            "client_session_id": body["session_id"],
+            "client_session_id": body["session_id"],  # but not where it is the key
             "status": "queued",
             "exit_code": None,
             "error": None,
             "task_id": task_id,
         }
+        if body["session_id"] == body["api_key"] and fault != "the key is told":
+            self.view["client_session_id"] = "(the key)"
         if fault == "client id left out":
             del self.view["client_session_id"]
         threading.Thread(target=self._run, daemon=True).start()
@@ -61,9 +63,8 @@ class Session:
             if self.fault == "no model scores 0":
                 return self.end("completed", reward=0.0, agent_exit_status="Submitted", submission="", n_calls=0)
             extra = {"reward": 0.0} if self.fault == "failed with a reward" else {}
-            return self.end(
-                "failed", error={"boundary": "model", "code": "model_unreachable", "message": str(lost)}, **extra
-            )
+            error: object = {"boundary": "model", "code": "model_unreachable", "message": str(lost)}
+            return self.end("failed", error=str(lost) if self.fault == "an error is a text" else error, **extra)
         if self.fault == "a submission fails":
             return self.end("failed", error={"boundary": "grader", "code": "grader_error", "message": "no tests"})
         reward = {} if self.fault == "completed without a reward" else {"reward": 0.0}
@@ -74,7 +75,8 @@ class Session:
         path = "" if self.fault == "path of base_url dropped" else url.path
         self.connection = http.client.HTTPConnection(url.hostname, url.port)
         headers = {} if self.fault == "key not sent" else {"Authorization": f"Bearer {self.body['api_key']}"}
-        self.connection.request("POST", f"{path}/v1/chat/completions", json.dumps({"messages": []}), headers)
+        path += "/chat/completions" if self.fault == "called without /v1" else "/v1/chat/completions"
+        self.connection.request("POST", path, json.dumps({"messages": []}), headers)
         message = json.loads(self.connection.getresponse().read())["choices"][0]["message"]
         assert "COMPLETE_TASK" in message["content"]
 
@@ -117,7 +119,9 @@ class Stub:
         if not isinstance(body, dict):
             return 400, {"error": {"message": "no object"}}
         wrong = [name for name in REQUIRED if name not in body] + [
-            name for name in FIELDS if name in body and not isinstance(body[name], FIELDS[name])
+            name
+            for name in FIELDS
+            if name in body and not isinstance(body[name], FIELDS[name]) and self.fault != "any type accepted"
         ]
         if body.get("mode") not in ("train", "eval") and not (self.fault == "unknown mode accepted" and "mode" in body):
             wrong.append("mode")
@@ -131,7 +135,7 @@ class Stub:
             known = next(
                 (each for each in self.sessions.values() if each.body["session_id"] == body["session_id"]), None
             )
-            if known is None or self.fault == self._duplicate_fault(known):
+            if known is None or (known.body == body and self.fault == self._duplicate_fault(known)):
                 row = uuid.uuid4().hex if self.fault == "a row for each sample" else body["group_id"]
                 known = Session(body, row, self.fault)
                 self.sessions[known.view["session_id"]] = known

@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from client.conformance import __main__ as conformance
-from client.conformance.__main__ import FAILS, HOLDS, Result
+from client.conformance.__main__ import FAILS, HOLDS, LACKS, Result
 from client.conformance.checks import CHECKS
+from client.conformance.grades import Grade
 from client.conformance.model import serving_model
 from client.conformance.server import Server
 from tests.agent_server.conftest import free_port
@@ -20,7 +21,11 @@ FAULTS = {
     "another request is the first": "create_differently",
     "unknown fields refused": "unknown_fields",
     "500 on bad JSON": "bad_json",
-    "unknown mode accepted": "bad_fields",
+    "unknown mode accepted": "missing_fields",
+    "any type accepted": "wrong_types",
+    "an error is a text": "error_object",
+    "called without /v1": "model_path",
+    "the key is told": "key_hidden",
     "field not named": "field_named",
     "client id left out": "get_fields",
     "holds without wait": "no_wait",
@@ -69,9 +74,9 @@ def test_a_correct_server_passes_every_check(results_by_fault: dict[str, dict[st
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_fails_one_check(results_by_fault: dict[str, dict[str, Result]], fault):
-    failing = [result for result in results_by_fault[fault].values() if result.verdict == FAILS]
+    failing = [result for result in results_by_fault[fault].values() if result.verdict in (FAILS, LACKS)]
     assert [result.check for result in failing] == [FAULTS[fault]], "\n".join(map(str, failing))
-    assert failing[0].detail
+    assert failing[0].detail and (failing[0].verdict == LACKS) == (failing[0].grade == Grade.OURS)
 
 
 def test_every_check_can_fail():
@@ -90,4 +95,4 @@ def test_our_agent_server_conforms(own_server, capsys):
     table = capsys.readouterr().out
     with capsys.disabled():
         print(f"\n{table}")
-    assert code == 0 and "0 fail, 0 inconclusive" in table, table
+    assert code == 0 and "0 fail, 0 lacking, 0 inconclusive" in table, table

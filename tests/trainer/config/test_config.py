@@ -38,6 +38,16 @@ def test_overrides_are_read_as_toml_and_fall_back_to_text():
     assert (config.engine.args, config.engine.cpu_threads) == (["--a", "b"], "0-3")
 
 
+def test_the_gateways_public_url_may_have_a_path():
+    for url, expected in [
+        ("http://gpu:8200", "http://gpu:8200"),
+        ("https://h/agentic_api/v2/", "https://h/agentic_api/v2"),
+    ]:
+        assert load_config(QUICKSTART, [f"gateway.public_url={url}"]).gateway.url == expected
+    for url in ("gpu:8200", "http://user@gpu/x", "http://gpu/x?y=1", "http://gpu/x y"):
+        assert "gateway.public_url" in problems(f"gateway.public_url={url}")
+
+
 def test_an_override_reaches_into_tables():
     config = load_config(QUICKSTART, ["gateway.chat_template_kwargs.enable_thinking=false"])
     assert config.gateway.chat_template_kwargs == {"enable_thinking": False}

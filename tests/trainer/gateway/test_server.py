@@ -29,6 +29,21 @@ def test_a_text_completion(gateway):
     gateway(scenario)
 
 
+@pytest.mark.parametrize("prefix", ["/v1/", "/", "/agentic_api/v1/", "/agentic_api/", "/a/b/c/v1/"])
+def test_completions_are_served_below_any_path(gateway, prefix):
+    """Relax's server calls base_url + /chat/completions, and gateway.public_url may have a path."""
+
+    async def scenario(client, generator):
+        body = {"messages": MESSAGES}
+        assert (await client.post(f"{prefix}chat/completions", headers=AGENT, json=body)).status == 200
+        assert (await client.get(f"{prefix}models", headers=AGENT)).status == 200
+        assert (await client.post(f"{prefix}chat/completions", json=body)).status == 401
+        for path in (f"{prefix}chat/completion", f"{prefix}xchat/completions", f"{prefix}chat/completions/x"):
+            assert (await client.post(path, headers=AGENT, json=body)).status == 404
+
+    gateway(scenario)
+
+
 def test_tool_calls_are_parsed_and_continue_the_same_sequence(gateway, bash_tool):
     async def scenario(client, generator):
         body = {"messages": MESSAGES, "tools": [bash_tool], "tool_choice": "auto"}
