@@ -56,17 +56,23 @@ class CommandAgent:
         finally:
             seconds["model"] = upstream.seconds
         seconds["commands"] = max(0.0, result.seconds - upstream.seconds)
-        self._save(trajectory, result, upstream.n_calls)
+        self._save(trajectory, problem_statement, result, upstream.n_calls)
         return _to_agent_result(result, upstream)
 
-    def _save(self, trajectory: Path, result: CommandResult, n_calls: int) -> None:
-        """Write the trajectory. A disk error is logged, since it must not cost the session its result."""
+    def _save(self, trajectory: Path, problem_statement: str, result: CommandResult, n_calls: int) -> None:
+        """Write the trajectory in mini-swe-agent's format: the problem, then what the program printed. A disk error is
+        logged, since it must not cost the session its result."""
         record = {
-            "command": self._command,
-            "returncode": result.returncode,
-            "limit": result.limit,
-            "n_calls": n_calls,
-            "output": result.output,
+            "info": {
+                "command": self._command,
+                "returncode": result.returncode,
+                "limit": result.limit,
+                "model_stats": {"api_calls": n_calls},
+            },
+            "messages": [
+                {"role": "user", "content": problem_statement},
+                {"role": "tool", "content": result.output},
+            ],
         }
         try:
             trajectory.write_text(json.dumps(record, indent=2))

@@ -21,7 +21,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.sandboxes.processes import reap_orphans
 from agent_server.scheduling.file_semaphore import FileSemaphore
 from agent_server.store.store import Store
-from agent_server.worker import submission
+from agent_server.worker import submission, trajectory
 from agent_server.worker.costs import SessionCosts
 from agent_server.worker.job import Job
 from agent_server.worker.signals import agent_deadline
@@ -44,11 +44,13 @@ class SessionRunner:
         self._agent = load_agent(settings)
         self._dataset = load_dataset(job.task.dataset)
         self._strategy = select_strategy(settings.grading_sandbox)
+        self._trajectory = settings.trajectory_dir / f"{job.session_id}{trajectory.SUFFIX}"
 
     def run(self) -> tuple[Submission, Grade]:
         """What the agent left, and its grade. Raises Fenced, StackError, and CancelSignal on SIGTERM."""
         with self._agent_sandbox() as sandbox:
             left = submission.collect(self._run_agent(sandbox), sandbox)
+            trajectory.record_ending(self._trajectory, left.result, Redaction(self._job.api_key))
             if self._strategy.in_agent_sandbox:
                 return left, self._grade(left, lambda: nullcontext(sandbox))
         return left, self._grade(left, lambda: self._sandbox("tests"))
@@ -101,7 +103,7 @@ class SessionRunner:
             ModelEndpoint(job.base_url, job.api_key, settings.model_timeout_s),
             agent_timeout_s=settings.agent_timeout_s,
             command_timeout_s=settings.command_timeout_s,
-            trajectory=settings.trajectory_dir / f"{job.session_id}.json",
+            trajectory=self._trajectory,
             seconds=self._costs.seconds,
         )
 

@@ -144,7 +144,7 @@ def test_records_expire_and_files_stay(own_server, model):
         lambda: requests.get(f"{server.url}/sessions/{view.session_id}", timeout=5).status_code == 404,
         what="record expired",
     )
-    assert (server.work_dir / "trajectories" / f"{view.session_id}.json").exists()
+    assert (server.work_dir / "trajectories" / f"{view.session_id}.traj.json").exists()
 
 
 def test_metrics_events_and_log_show_a_session(own_server, model):

@@ -1,6 +1,10 @@
 """Sessions from request to reward: gunicorn, fork server, mini-swe-agent, Apptainer, SQLite; a scripted model."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -146,6 +150,36 @@ def test_a_repeated_create_is_the_same_session(server, model):
 
 def test_the_trajectory_is_on_disk(server, model):
     view = server.run(model, [FIX], key="trajectory-key")
-    text = (server.work_dir / "trajectories" / f"{view.session_id}.json").read_text()
-    assert json.loads(text)["info"]["exit_status"] == "Submitted" and view.task_id == TASK
+    text = (server.work_dir / "trajectories" / f"{view.session_id}.traj.json").read_text()
+    info = json.loads(text)["info"]
+    assert (info["exit_status"], info["submission"]) == ("Submitted", view.submission) and view.task_id == TASK
+    assert f"+{GOOD_LINE}\n" in info["submission"], "the repository's diff, which the agent itself did not print"
     assert "trajectory-key" not in text
+
+
+INSPECT = """
+import sys
+from minisweagent.run.utilities import inspector
+
+def show(self):  # in place of the terminal
+    for number, path in enumerate(self.trajectory_files):
+        self._i_trajectory = number
+        self._load_current_trajectory()
+        print(path.name, self.n_steps, self.steps[-1][-1]["role"])
+
+inspector.TrajectoryInspector.run = show
+inspector.main(sys.argv[1])
+"""
+
+
+def test_the_inspector_of_mini_swe_agent_finds_the_trajectories(server, model, tmp_path):
+    sessions = [server.run(model, script).session_id for script in ([f"cat {FILE}", FIX], [WRONG])]
+    folder = tmp_path / "trajectories"
+    folder.mkdir()
+    for session in sessions:
+        shutil.copy(server.work_dir / "trajectories" / f"{session}.traj.json", folder)
+    environment = os.environ | {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(tmp_path / "config")}
+    command = [sys.executable, "-c", INSPECT, str(folder)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    expected = {f"{sessions[0]}.traj.json 4 exit", f"{sessions[1]}.traj.json 3 exit"}
+    assert set(ran.stdout.splitlines()) == expected, ran.stderr

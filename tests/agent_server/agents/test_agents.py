@@ -46,8 +46,10 @@ def test_a_program_in_the_sandbox_solves_the_task(command_server, model):
     assert model.requests["from inside"][0]["messages"] == [{"role": "user", "content": ROW["problem_statement"]}]
     assert "unused-value" not in model.requests
     assert {"agent", "commands", "model", "grading"} <= set(view.seconds)
-    trajectory = json.loads((command_server.work_dir / "trajectories" / f"{view.session_id}.json").read_text())
-    assert (trajectory["returncode"], trajectory["n_calls"]) == (0, 1) and "from inside" not in json.dumps(trajectory)
+    trajectory = json.loads((command_server.work_dir / "trajectories" / f"{view.session_id}.traj.json").read_text())
+    info = trajectory["info"]
+    assert (info["returncode"], info["model_stats"]["api_calls"], info["exit_status"]) == (0, 1, "Submitted")
+    assert info["submission"] == view.submission and "from inside" not in json.dumps(trajectory)
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,16 @@ def test_model_calls_are_direct_by_default(own_server, model, proxy, agent):
 
 @AGENTS
 def test_model_calls_go_through_a_proxy_where_allowed(own_server, model, proxy, agent):
-    server = own_server(AGENT_SERVER_AGENT=agent, AGENT_SERVER_PROXIES="environment", **proxy.variables())
+    exceptions = {"NO_PROXY": "0.0.0.0/8", "no_proxy": ""}
+    variables = proxy.variables() | exceptions | {"AGENT_SERVER_PROXIES": "environment"}
+    server = own_server(AGENT_SERVER_AGENT=agent, **variables)
     view = server.run(model, [FIX], base_url=BEHIND.removesuffix("/below"))
     assert (view.status, view.reward) == ("completed", 1.0)
     assert set(proxy.requests) == {("POST", "model.invalid")}
     n_requests = len(proxy.requests)
-    view = server.run(model, [FIX])
-    assert (view.status, view.reward, len(proxy.requests)) == ("completed", 1.0, n_requests), "loopback is direct"
+    for base_url in (model.url, model.url.replace("127.0.0.1", "0.0.0.0")):  # loopback, and a range in NO_PROXY
+        view = server.run(model, [FIX], base_url=base_url)
+        assert (view.status, view.reward, len(proxy.requests)) == ("completed", 1.0, n_requests), base_url
 
 
 def test_the_server_does_not_start_with_a_proxy_that_calls_cannot_use(tmp_path):

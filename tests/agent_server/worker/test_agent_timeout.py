@@ -34,7 +34,7 @@ def test_a_call_that_straddles_the_limit_is_the_agents_time_out(own_server, mode
     accepted = views["within the grace"]
     assert (accepted.reward, accepted.agent_exit_status, accepted.n_calls) == (1.0, "Submitted", 3)
     for name in ("command", "model call"):
-        trajectory = json.loads((server.work_dir / "trajectories" / f"{sessions[name]}.json").read_text())
+        trajectory = json.loads((server.work_dir / "trajectories" / f"{sessions[name]}.traj.json").read_text())
         assert trajectory["info"]["exit_status"] == "TimeExceeded"
         assert views[name].seconds["agent"] < 6 + 5 + 2
 
