@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from wsgiref.types import WSGIApplication
 
+from pydantic.fields import FieldInfo
+
 from agent_server.agents.registry import load_agent
-from agent_server.config import Settings, describe
+from agent_server.config import Settings, variable
 from agent_server.layers import command as prepare
 from agent_server.observability import logs
 from agent_server.sandboxes import apptainer, network
@@ -52,6 +54,20 @@ def main() -> None:
         print(f"agent_server: each sandbox gets a cgroup in {parent}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", config, "agent_server.__main__:serve()"])
+
+
+def describe() -> str:
+    """One line per setting: variable, default and meaning."""
+    return "\n".join(
+        f"  {variable(name):40} {_default_text(field):10}  {field.description}"
+        for name, field in Settings.model_fields.items()
+    )
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.is_required():
+        return "(required)"
+    return "" if field.default in ((), {}) else str(field.default)
 
 
 def serve() -> WSGIApplication:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 
 from agent_server.sandboxes.limits import Limits
 from agent_server.setting_types import BaseUrls, Binds, Networks, Penalties
@@ -296,17 +295,3 @@ def _is_loopback(host: str) -> bool:
 def variable(field: str) -> str:
     """Environment variable of a setting."""
     return VARIABLES.get(field, f"{PREFIX}{field.upper()}")
-
-
-def describe() -> str:
-    """One line per setting: variable, default and meaning."""
-    return "\n".join(
-        f"  {variable(name):40} {_default_text(field):10}  {field.description}"
-        for name, field in Settings.model_fields.items()
-    )
-
-
-def _default_text(field: FieldInfo) -> str:
-    if field.is_required():
-        return "(required)"
-    return "" if field.default in ((), {}) else str(field.default)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_server.config import Settings, describe
+from agent_server.__main__ import describe
+from agent_server.config import Settings
 from agent_server.setting_types import Address
 from client.errors import ConfigError
 
