@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from agent_server.tasks.characters import whole_characters
 from client.errors import ConfigError
 
 BATCH_ROWS = 128
@@ -129,12 +130,13 @@ class JsonRows:
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
-    """Raises ConfigError. pandas writes NaN, which is not JSON; Python's slower parser accepts it."""
+    """Raises ConfigError. pandas writes NaN, which is not JSON; Python's slower parser accepts it, and half a surrogate
+    pair."""
     try:
         row = orjson.loads(line)
     except ValueError:
         try:
-            row = json.loads(line)
+            row = json.loads(whole_characters(json.dumps(json.loads(line), ensure_ascii=False)))
         except ValueError as invalid:
             raise ConfigError(f"{where} is not JSON: {invalid}") from invalid
     if not isinstance(row, dict):

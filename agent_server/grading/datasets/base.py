@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from agent_server.grading import outcomes as rules
 from agent_server.grading.reporter.report import ReportedTest, RunReport
 from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.characters import whole_characters
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
@@ -180,12 +181,15 @@ def named_image(row: Mapping[str, Any]) -> str:
 
 
 def parse_test_ids(value: Any) -> tuple[str, ...]:
-    """A column of test ids: a list, its JSON text, or empty in any spelling. Raises ValueError for other text."""
+    """A column of test ids: a list, its JSON text, or empty in any spelling. Half surrogates are replaced.
+
+    Raises ValueError for other text.
+    """
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else ()
     elif isinstance(value, float):
         value = ()
-    return tuple(map(str, value if value is not None else ()))
+    return tuple(whole_characters(str(test)) for test in (value if value is not None else ()))
 
 
 def files_of_tests(tests: Iterable[str]) -> tuple[str, ...]:

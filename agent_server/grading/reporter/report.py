@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from agent_server.grading.outcomes import OUTCOMES, short_unittest_id
+from agent_server.tasks.characters import whole_characters
 
 PHASES = {
     "passed": "PASSED", "failed": "FAILED", "skipped": "SKIPPED", "xfailed": "XFAIL", "xpassed": "XPASS",
@@ -173,7 +174,7 @@ def _unescape(line: str) -> list[str]:
         fields = [codecs.decode(part.encode("ascii"), "unicode_escape") for part in line.split("\t")]
     except (UnicodeError, ValueError):
         return []
-    return [part.encode(errors="surrogatepass").decode(errors="replace") for part in fields]
+    return [whole_characters(part) for part in fields]
 
 
 def _opened(fields: list[str]) -> _Session:

@@ -86,6 +86,16 @@ def test_lists_of_tests_come_as_list_or_text(value):
     assert parse_test_ids(value) == ("a::b", "c::d")
 
 
+@pytest.mark.parametrize("tests", [["a.py::b[\ud83d]"], '["a.py::b[\\ud83d]"]'], ids=["list", "text"])
+def test_half_a_surrogate_pair_in_a_row_is_replaced(tmp_path, tests):
+    """JSON's escapes can name one, which no request and no file can hold."""
+    found = catalog(tmp_path, SMITH | {"problem_statement": "fix \ud83d, not \U0001f600", "FAIL_TO_PASS": tests})
+    task = found.get("train", "x")
+    assert task.problem_statement == "fix \ufffd\ufffd\ufffd, not \U0001f600"
+    assert task.fail_to_pass == ("a.py::b[\ufffd\ufffd\ufffd]",)
+    json.dumps(task.as_dict(), ensure_ascii=False).encode()
+
+
 @pytest.mark.parametrize("value", [None, math.nan, "", "[]", []])
 def test_an_empty_list_has_many_spellings(tmp_path, value):
     assert parse_test_ids(value) == ()
