@@ -32,6 +32,7 @@
     ├── ModelError                  a model call failed
     │   ├── ModelUnreachable        no response from the gateway or the engine
     │   ├── ContextLengthExceeded   400  the prompt exceeds the context window
+    │   ├── ConversationRefused     400  the API refuses what the policy added to a conversation
     │   ├── RateLimited             429  the endpoint asks for a longer wait than a run allows
     │   ├── QuotaExhausted          402  the account's quota at the endpoint is used up
     │   ├── KeyRefused              401  the endpoint does not accept the API key
@@ -214,6 +215,10 @@ class ModelUnreachable(ModelError):
 
 class ContextLengthExceeded(ModelError):
     code, http_status = "context_length_exceeded", 400
+
+
+class ConversationRefused(ModelError):
+    code, http_status = "conversation_refused", 400
 
 
 class RateLimited(ModelError):

@@ -31,8 +31,8 @@ class Refuse:
 
 @dataclass
 class ScriptedModel:
-    """`scripts[key]` lists the answers to that key's calls: a shell command, raw text (`text:...`), Hang or Refuse.
-    Calls after the end of the list are answered with a submission."""
+    """`scripts[key]` lists the answers to that key's calls: a shell command, raw text (`text:...`), a whole message (a
+    dictionary), Hang or Refuse. Calls after the end of the list are answered with a submission."""
 
     scripts: dict[str, list] = field(default_factory=dict)
     requests: dict[str, list[dict]] = field(default_factory=dict)
@@ -51,8 +51,10 @@ class ScriptedModel:
         return 200, completion(step, tools=bool(body.get("tools")), number=len(calls))
 
 
-def completion(step: str, *, tools: bool, number: int) -> dict:
-    if step.startswith("text:"):
+def completion(step: str | dict, *, tools: bool, number: int) -> dict:
+    if isinstance(step, dict):
+        message = {"role": "assistant"} | step
+    elif step.startswith("text:"):
         message = {"role": "assistant", "content": step.removeprefix("text:")}
     elif tools:
         call = {

@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from agent_server.sandboxes.base import Sandbox
-from client.errors import SandboxLimitExceeded
+from client.errors import ContextLengthExceeded, ConversationRefused, ModelError, SandboxLimitExceeded
 
 TIME_EXCEEDED = "TimeExceeded"  # exit status of an agent whose time is over
+# Exit statuses of agents whose conversation the model's API refuses, by what client.refusals finds.
+REFUSED: Mapping[type[ModelError], str] = {
+    ContextLengthExceeded: "ContextWindowExceeded",
+    ConversationRefused: "ConversationRefused",
+}
 
 
 class AgentTimeout(KeyboardInterrupt):

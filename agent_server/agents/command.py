@@ -10,12 +10,12 @@ import logging
 import shlex
 from pathlib import Path
 
-from agent_server.agents.base import TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
+from agent_server.agents.base import REFUSED, TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
 from agent_server.agents.relay import SandboxRelay
 from agent_server.agents.upstream import Upstream
 from agent_server.grading.datasets.base import REPOSITORY
 from agent_server.sandboxes.base import CommandResult, Sandbox
-from client.errors import ContextLengthExceeded, SandboxLimitExceeded
+from client.errors import SandboxLimitExceeded
 
 log = logging.getLogger(__name__)
 PROBLEM_FILE = "/tmp/problem_statement.md"
@@ -41,7 +41,7 @@ class CommandAgent:
         """See Agent.run. `command_timeout_s` is not used, since the whole run is one command.
 
         `exit_status` is one of Submitted (the program exited with 0), CommandFailed: CODE, TimeExceeded,
-        SandboxLimitExceeded: LIMIT, ContextWindowExceeded.
+        SandboxLimitExceeded: LIMIT, ContextWindowExceeded, ConversationRefused.
         """
         upstream = Upstream(endpoint)
         sandbox.write_file(PROBLEM_FILE, problem_statement)
@@ -91,9 +91,9 @@ def _exports(port: int) -> str:
 
 
 def _to_agent_result(result: CommandResult, upstream: Upstream) -> AgentResult:
-    """Raises the failure of the last model call, except an overflow of the context, which the agent caused."""
-    overflow = isinstance(upstream.failure, ContextLengthExceeded)
-    if upstream.failure and not overflow:
+    """Raises the failure of the last model call, except a refusal that the agent's conversation caused."""
+    refused = REFUSED.get(type(upstream.failure)) if upstream.failure else None
+    if upstream.failure and not refused:
         raise upstream.failure
     if result.returncode == 0:
         status = "Submitted"
@@ -102,5 +102,5 @@ def _to_agent_result(result: CommandResult, upstream: Upstream) -> AgentResult:
     elif result.limit:
         return AgentResult.over_limit(SandboxLimitExceeded(result.limit), upstream.n_calls)
     else:
-        status = "ContextWindowExceeded" if overflow else f"CommandFailed: {result.returncode}"
+        status = refused or f"CommandFailed: {result.returncode}"
     return AgentResult(status, status == "Submitted", "", upstream.n_calls)

@@ -16,12 +16,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_server.agents.base import TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
+from agent_server.agents.base import REFUSED, TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
 from agent_server.grading.patches import is_patch
 from agent_server.sandboxes.base import CommandResult, Sandbox
+from client import refusals
 from client.errors import (
     AgentError,
     ConfigError,
+    ContextLengthExceeded,
     InvalidRequest,
     ModelError,
     ModelUnreachable,
@@ -88,10 +90,14 @@ def preload() -> None:
     import minisweagent.models.litellm_model
     import minisweagent.models.litellm_textbased_model  # noqa: F401
     from litellm.litellm_core_utils import thread_pool_executor
+    from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
+
+    from agent_server.agents.model_replies import ReadableReplies
 
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    litellm.client_session = ReadableReplies(verify=get_ssl_configuration(), follow_redirects=True)
     litellm.completion(
         model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response=""
     )
@@ -111,12 +117,15 @@ class SandboxEnvironment:
     def execute(self, action: dict, cwd: str = "") -> dict[str, Any]:
         from minisweagent.exceptions import Submitted
 
+        command = action.get("command")
         try:
-            result = self._sandbox.run(action.get("command", ""), cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
+            if not isinstance(command, str):
+                raise InvalidRequest(f"`command` must be a string, not {type(command).__name__}")
+            result = self._sandbox.run(command, cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
         except InvalidRequest as error:
-            result = CommandResult("", 1, 0.0, str(error))
+            return {"output": "", "returncode": 1, "exception_info": str(error)}
         self.seconds += result.seconds
-        if result.returncode == 0 and (submission := find_submission(action.get("command", ""), result)) is not None:
+        if result.returncode == 0 and (submission := find_submission(command, result)) is not None:
             extra = {"exit_status": "Submitted", "submission": submission}
             raise Submitted({"role": "exit", "content": submission, "extra": extra})
         return {
@@ -204,9 +213,9 @@ class MiniAgent:
         except StackError:
             raise
         except Exception as error:
-            if _is_context_overflow(error):
-                # mini-swe-agent counts a call before it makes it, and the last one was refused.
-                return AgentResult("ContextWindowExceeded", False, "", agent.n_calls - 1)
+            answered = agent.n_calls - 1  # mini-swe-agent counts a call before it makes it
+            if refusal := _refusal(error, answered):
+                return AgentResult(REFUSED[refusal], False, "", answered)
             raise _to_stack_error(error, Redaction(endpoint.api_key)) from error
         finally:
             seconds["commands"] = environment.seconds
@@ -227,6 +236,7 @@ def _save_trajectory(agent: Any, trajectory: Path) -> None:
 
 def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
     """mini-swe-agent's litellm model for the session's endpoint."""
+    import litellm
     from minisweagent.models import litellm_model, litellm_textbased_model
 
     module = litellm_textbased_model if config.protocol == "text" else litellm_model
@@ -237,15 +247,29 @@ def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
         "timeout": endpoint.timeout_s,
         "max_retries": 0,  # mini-swe-agent retries; two layers of retries would multiply
     }
-    return getattr(module, MODEL_CLASSES[config.protocol])(
+    model = getattr(module, MODEL_CLASSES[config.protocol])(
         **options | {"model_kwargs": connection | options.get("model_kwargs", {})}
     )
+    model.abort_exceptions = [*model.abort_exceptions, litellm.exceptions.BadRequestError]
+    return model
 
 
-def _is_context_overflow(error: Exception) -> bool:
+def _refusal(error: Exception, n_answered: int) -> type[ModelError] | None:
+    """What client.refusals finds in the API's reply behind an exception; None without a reply.
+
+    litellm judges a refusal by words and may give it another status; httpx's exception has the API's reply.
+    """
+    import httpx
     import litellm
 
-    return isinstance(error, litellm.exceptions.ContextWindowExceededError) or "context_length_exceeded" in str(error)
+    if isinstance(error, litellm.exceptions.ContextWindowExceededError):
+        return ContextLengthExceeded
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, httpx.HTTPStatusError):
+            return refusals.classify(cause.response.status_code, cause.response.text, n_answered=n_answered)
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _to_stack_error(error: Exception, redaction: Redaction) -> StackError:

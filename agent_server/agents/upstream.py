@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from agent_server.agents.base import ModelEndpoint
-from client.errors import ContextLengthExceeded, ModelError, ModelUnreachable
+from client import refusals
+from client.errors import ModelError, ModelUnreachable
 from client.proxies import proxy_for
 from client.redaction import Redaction
 
@@ -82,7 +83,7 @@ class Upstream:
             else:
                 body = self._redaction(await response.read())
                 if response.status >= 400:
-                    self.failure = _to_model_error(response.status, body)
+                    self.failure = _to_model_error(response.status, body, self.n_calls)
                 yield body
         except CONNECTION_ERRORS as error:
             raise self._unreachable(error) from error
@@ -92,8 +93,7 @@ class Upstream:
         return self.failure
 
 
-def _to_model_error(status: int, body: bytes) -> ModelError:
+def _to_model_error(status: int, body: bytes, n_answered: int) -> ModelError:
     text = body[:1000].decode(errors="replace")
-    if "context_length_exceeded" in text:
-        return ContextLengthExceeded(f"the model's API refused: {text}")
-    return ModelError(f"the model's API refused with status {status}: {text}")
+    kind = refusals.classify(status, text, n_answered=n_answered) or ModelError
+    return kind(f"the model's API refused with status {status}: {text}")

@@ -106,7 +106,7 @@ class PersistentShell:
     def run(
         self, command: str, *, cwd: str, timeout_s: float, variables: Mapping[str, str] = NO_VARIABLES
     ) -> CommandResult:
-        """See Sandbox.run. Raises InvalidRequest for a NUL byte."""
+        """See Sandbox.run. Raises InvalidRequest for a NUL byte or half a surrogate pair."""
         startup, output = self._outputs.startup, self._outputs.for_command()
 
         def start(kind: str, text: str) -> str:
@@ -218,8 +218,14 @@ class PersistentShell:
         nonce. Raises SandboxFileError where the command is too long for an argument and the disk is full."""
         if "\0" in command:
             raise InvalidRequest("a command cannot contain a NUL byte; write binary data with printf or base64")
+        try:
+            size = len(command.encode(errors="surrogateescape"))
+        except UnicodeEncodeError as half:
+            raise InvalidRequest(
+                f"a command cannot contain half a surrogate pair ({half}); write binary data with printf or base64"
+            ) from None
         kind = COMMAND
-        if len(command.encode(errors="replace")) > MAX_ARGUMENT_BYTES:
+        if size > MAX_ARGUMENT_BYTES:
             self.write_file(LONG_COMMAND_FILE, command)
             kind, command = FILE, LONG_COMMAND_FILE
         with self._explain_death():

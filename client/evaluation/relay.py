@@ -167,7 +167,7 @@ def serving_relay(host: str, port: int, endpoint: Endpoint) -> Iterator[Relay]:
                 )
             try:
                 request = json.loads(self.rfile.read(int(size)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 request = None
             if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
                 raise InvalidRequest("the body must be a JSON object with messages")

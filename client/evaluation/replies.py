@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from client import refusals
 from client.errors import (
+    ContextLengthExceeded,
     EndpointFailed,
     EndpointRefused,
     KeyRefused,
@@ -26,11 +28,6 @@ from client.errors import (
 RUN_ENDING = (RateLimited, QuotaExhausted, KeyRefused)  # end the whole run: every other call would fail as well
 QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}  # OpenAI: with 429
 QUOTA_PATTERN = re.compile(r"insufficient.{0,3}(quota|balance|credit|funds)|credit balance is too low", re.IGNORECASE)
-OVERFLOW_PATTERN = re.compile(
-    r"context_length_exceeded|maximum context length|context window|maximum model length|(prompt|input) is too long",
-    re.IGNORECASE,
-)
-OVERFLOW_STATUSES = (400, 413, 422)
 TRANSIENT_STATUSES = (408, 409, 425)  # 4xx that may pass
 EXCERPT_CHARACTERS = 400
 
@@ -96,8 +93,8 @@ def _classify_error(reply: Reply, body: dict[str, Any]) -> Decision:
     if status == 429:
         error = RateLimited(f"the endpoint limits the rate (HTTP 429): {excerpt}")
         return Decision(Action.WAIT, error=error, wait_s=wait_s)
-    if status in OVERFLOW_STATUSES and OVERFLOW_PATTERN.search(text):
-        code = "context_length_exceeded"  # agents recognise an overflow by this code, not by an endpoint's own text
+    if refusals.classify(status, text) is ContextLengthExceeded:
+        code = ContextLengthExceeded.code
         error_body = {"message": f"{code}: {excerpt}", "type": "invalid_request_error", "code": code}
         return Decision(Action.PASS_ON, 400, {"error": error_body})
     if status >= 500 or status in TRANSIENT_STATUSES:
@@ -124,7 +121,7 @@ def _is_completion(body: dict[str, Any]) -> bool:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

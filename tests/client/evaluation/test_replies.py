@@ -48,11 +48,18 @@ REPLIES = {
     "gateway": (504, "<html>", Action.RETRY, EndpointFailed),
     "no choices": (200, '{"choices": []}', Action.RETRY, EndpointFailed),
     "a list": (200, "[]", Action.RETRY, EndpointFailed),
+    "nested too deeply": (200, "[" * 100_000, Action.RETRY, EndpointFailed),
     "no connection": (0, "refused", Action.RETRY, ModelUnreachable),
     "completion": (200, '{"choices": [{"message": {"role": "assistant", "content": ""}}]}', Action.PASS_ON, None),
     "OpenAI: overflow": (
         400,
         '{"error": {"code": "context_length_exceeded", "message": "too long"}}',
+        Action.PASS_ON,
+        None,
+    ),
+    "vLLM: overflow": (
+        400,
+        '{"error": {"message": "You passed 9 input tokens. However, the model\'s context length is 8", "code": 400}}',
         Action.PASS_ON,
         None,
     ),
