@@ -47,6 +47,7 @@ def build_gateway(config: Config, model: Path, engine_socket: Path, token: str, 
     command = [sys.executable, "-m", "trainer.gateway", "--engine-socket", str(engine_socket)]
     command += ["--model", str(model), "--host", settings.host, "--port", str(settings.port)]
     command += ["--chat-template-kwargs", json.dumps(settings.chat_template_kwargs)]
+    command += ["--tools"] if config.agent_server.agent_config == "tools" else []
     url = control_url(config) + "/healthz"
     return Service(
         "gateway", command, dict(os.environ, GATEWAY_CONTROL_TOKEN=token), log, url, unreachable=ModelUnreachable

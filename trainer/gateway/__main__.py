@@ -38,6 +38,7 @@ def main() -> int:
         metavar="JSON",
         help='arguments of the chat template, e.g. {"enable_thinking": false}',
     )
+    parser.add_argument("--tools", action="store_true", help="agents call tools: refuse a template without them")
     args = parser.parse_args()
     token = os.environ.get("GATEWAY_CONTROL_TOKEN")
     if not token:
@@ -50,6 +51,8 @@ def main() -> int:
         from transformers import PreTrainedTokenizerFast
 
         renderer = Renderer(PreTrainedTokenizerFast.from_pretrained(args.model), args.chat_template_kwargs)
+        if args.tools:
+            renderer.require_tool_calls()
     except StackError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, S
 
 from client.errors import InvalidRequest
 from trainer.engines.base import Completion
+from trainer.gateway.tool_calls import MAX_NESTING, is_shallow, parse_arguments
 
 # Parameters that would change the completion, with the values that are supported.
 _SUPPORTED = {
@@ -44,11 +45,10 @@ def _is_text_part(part: Any) -> bool:
 def _parse_arguments(arguments: Any) -> Any:
     """Parse a string that holds a JSON object, so that whitespace does not matter. Other strings stay unchanged."""
     if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-        return parsed if isinstance(parsed, dict) else arguments
+        parsed = parse_arguments(arguments)
+        return arguments if parsed is None else parsed
+    if not is_shallow(arguments):
+        raise ValueError(f"arguments may be nested {MAX_NESTING} deep")
     return arguments
 
 
@@ -141,7 +141,8 @@ def normalize_message(message: dict) -> dict:
 
 def completion_body(model: str, message: dict, completion: Completion, n_prompt_tokens: int) -> dict:
     """The `chat.completion` object of a sampled `message`."""
-    finish_reason = "tool_calls" if message.get("tool_calls") else completion.finish_reason
+    is_call = message.get("tool_calls") and completion.finish_reason == "stop"
+    finish_reason = "tool_calls" if is_call else completion.finish_reason  # of a turn cut by the limit: length
     n_sampled = len(completion.tokens)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",

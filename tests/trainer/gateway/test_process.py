@@ -41,6 +41,13 @@ def test_a_missing_token_and_a_port_in_use_are_reported(tokenizer_dir):
             assert ended.returncode == status and message in ended.stderr and "Traceback" not in ended.stderr
 
 
+def test_tools_need_a_template_whose_calls_can_be_read(tokenizer_dir):
+    arguments = [*command("http://127.0.0.1:9", tokenizer_dir, free_port()), "--tools"]
+    ended = subprocess.run(arguments, env=ENV, capture_output=True, text=True)
+    assert ended.returncode == 1 and "does not render tool calls in a form that can be read" in ended.stderr
+    assert "<function=bash>" in ended.stderr and '{"name": "bash"' in ended.stderr and "Traceback" not in ended.stderr
+
+
 def test_sigterm_aborts_calls_in_flight(tokenizer_dir, tmp_path):
     """The connections of engine and agent close, and the process ends by itself, long before it would be killed."""
     aborted = asyncio.Event()
