@@ -24,7 +24,6 @@ from client.errors import (
     AgentError,
     ConfigError,
     ContextLengthExceeded,
-    InvalidRequest,
     ModelError,
     ModelUnreachable,
     SandboxLimitExceeded,
@@ -118,12 +117,10 @@ class SandboxEnvironment:
         from minisweagent.exceptions import Submitted
 
         command = action.get("command")
-        try:
-            if not isinstance(command, str):
-                raise InvalidRequest(f"`command` must be a string, not {type(command).__name__}")
-            result = self._sandbox.run(command, cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
-        except InvalidRequest as error:
-            return {"output": "", "returncode": 1, "exception_info": str(error)}
+        if not isinstance(command, str):
+            reason = f"`command` must be a string, not {type(command).__name__}"
+            return {"output": "", "returncode": 1, "exception_info": reason}
+        result = self._sandbox.run(command, cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
         self.seconds += result.seconds
         if result.returncode == 0 and (submission := find_submission(command, result)) is not None:
             extra = {"exit_status": "Submitted", "submission": submission}

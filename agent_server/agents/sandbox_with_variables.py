@@ -8,6 +8,7 @@ Invariant: the variables are those of the agent's commands alone. Grading in the
 from collections.abc import Mapping
 
 from agent_server.sandboxes.base import NO_VARIABLES, CleanResult, CommandResult, ResourceUsage, Sandbox
+from client.errors import InvalidRequest
 
 STARTUP_FILE = "/root/.bashrc"
 TIMEOUT_S = 30.0
@@ -28,9 +29,12 @@ class SandboxWithVariables:
     def run(
         self, command: str, *, cwd: str, timeout_s: float, variables: Mapping[str, str] = NO_VARIABLES
     ) -> CommandResult:
-        """See Sandbox.run."""
+        """See Sandbox.run. A command that no bash can get is a result like any other: the policy wrote it."""
         every = {**self._variables, **variables}
-        return self._sandbox.run(command, cwd=cwd, timeout_s=timeout_s, variables=every)
+        try:
+            return self._sandbox.run(command, cwd=cwd, timeout_s=timeout_s, variables=every)
+        except InvalidRequest as refused:
+            return CommandResult(f"{refused}\n", 1, 0.0)
 
     def run_clean(self, command: str, *, cwd: str, timeout_s: float) -> CleanResult:
         """See Sandbox.run_clean."""

@@ -49,11 +49,6 @@ def prepare(
     return changed.difference(planted)
 
 
-def as_utf8(submission: str) -> str:
-    """The submission without lone surrogates, which cannot be written to a file."""
-    return submission.encode(errors="replace").decode()
-
-
 def _apply(
     dataset: Dataset,
     task: Task,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from agent_server.grading.application import Application, as_utf8, prepare
+from agent_server.grading.application import Application, prepare
 from agent_server.grading.attribution import SubmissionFailed
 from agent_server.grading.datasets.base import Dataset
 from agent_server.grading.grade import Grade, GradingConfig
@@ -20,6 +20,7 @@ from agent_server.grading.placement import GradingSandboxStrategy
 from agent_server.grading.reporter.report import RunReport
 from agent_server.grading.run_tests import LOG_TAIL_CHARACTERS, run_tests
 from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.characters import whole_characters
 from agent_server.tasks.task import Task
 from client.errors import GraderError, GraderTimeout
 from client.wire import Mode
@@ -60,7 +61,7 @@ def confirm(
     canary_log = log_file.with_suffix(".canary.log") if log_file else None
     try:
         application = Application({}, config.protected_paths)
-        prepare(dataset, task, as_utf8(submission), sandbox, strategy, application, found.planted)
+        prepare(dataset, task, whole_characters(submission), sandbox, strategy, application, found.planted)
     except SubmissionFailed as failed:
         raise GraderError(
             f"row {task.task_id}: the submission must apply in the canary run as it did before; it did not: {failed}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_server.grading import patches, protected_snapshots
-from agent_server.grading.application import Application, as_utf8, prepare, restore_planted
+from agent_server.grading.application import Application, prepare, restore_planted
 from agent_server.grading.attribution import SubmissionFailed
 from agent_server.grading.datasets.base import Dataset, TestRun
 from agent_server.grading.outcomes import expected_outcomes, select_named
@@ -19,6 +19,7 @@ from agent_server.grading.placement import GradingSandboxStrategy
 from agent_server.grading.reporter.report import DOCTEST
 from agent_server.grading.run_tests import LOG_TAIL_CHARACTERS, run_tests
 from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.characters import whole_characters
 from agent_server.tasks.task import Task
 from client.errors import GraderError
 
@@ -102,7 +103,7 @@ def grade(
     ends of itself.
     """
     started = time.monotonic()
-    submission = as_utf8(submission)
+    submission = whole_characters(submission)
     application = Application(patches.statistics(submission).as_dict(), config.protected_paths)
     try:
         changed = prepare(dataset, task, submission, sandbox, strategy, application)

@@ -10,6 +10,7 @@ from agent_server.grading import changes
 from agent_server.grading.changes import MAX_DIFF_BYTES
 from agent_server.grading.grade import NO_SUBMISSION, Grade
 from agent_server.sandboxes.base import Sandbox
+from agent_server.tasks.characters import whole_characters
 from client.errors import SandboxFileError, SandboxLimitExceeded
 
 TOO_LARGE = "submission_too_large"
@@ -33,11 +34,16 @@ class Submission:
 
 def collect(result: AgentResult, sandbox: Sandbox) -> Submission:
     """The submission of an agent that ended in this sandbox. Its processes end: they must not write while the diff is
-    made. Raises SandboxDied."""
+    made. Half surrogate pairs in what it returned are replaced: no record can hold them. Raises SandboxDied."""
+    result = replace(
+        result,
+        exit_status=whole_characters(result.exit_status),
+        submission=whole_characters(result.submission),
+    )
     if not result.submitted:
         return Submission(result)
     if result.submission.strip():
-        size = len(result.submission.encode(errors="replace"))
+        size = len(result.submission.encode())
         if size <= MAX_DIFF_BYTES:
             return Submission(result)
         reason = f"the agent's patch has {size} bytes and may have at most {MAX_DIFF_BYTES}"

@@ -21,6 +21,20 @@ class CustomAgent:
         return AgentResult("Done", True, "", 1)
 
 
+class EchoingAgent:
+    """Runs the model's answer as it is, and submits it as its patch."""
+
+    def run(self, problem_statement, sandbox, endpoint, *, agent_timeout_s, command_timeout_s, trajectory, seconds):
+        answer = requests.post(
+            f"{endpoint.base_url}/v1/chat/completions",
+            headers={"Authorization": f"Bearer {endpoint.api_key}"},
+            json={"messages": [{"role": "user", "content": problem_statement}]},
+            timeout=endpoint.timeout_s,
+        ).json()["choices"][0]["message"]["content"]
+        result = sandbox.run(answer, cwd="/testbed", timeout_s=command_timeout_s)
+        return AgentResult(f"Done: {result.returncode} {answer}", True, answer, 1)
+
+
 class Unfit:
     """A class whose `run` takes other arguments than an agent's."""
 

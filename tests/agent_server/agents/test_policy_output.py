@@ -20,6 +20,7 @@ from tests.scripted_model import SUBMIT, Refuse
 
 PROTOCOLS = ["text", "tools"]
 HALF = "\ud83d"  # of a surrogate pair
+REPLACED = "\ufffd" * 3
 
 
 def called(*arguments, name="bash"):
@@ -180,6 +181,15 @@ def test_a_refusal_of_the_first_request_is_a_failure(servers, model, protocol):
     view = servers[protocol].run(model, [Refuse(400, {"error": UNKNOWN | {"message": "no"}})], key=key)
     assert (view.status, view.reward, view.error["code"]) == ("failed", None, "model_error")
     assert len(model.requests[key]) == 1
+
+
+def test_an_agent_of_ones_own_may_pass_on_what_the_policy_writes(own_server, model):
+    """A command that no bash can get, and texts that no record can hold."""
+    server = own_server(AGENT_SERVER_AGENT="tests.agent_server.agents.custom_agent:EchoingAgent")
+    view = server.run(model, [{"content": f"a {HALF}"}])
+    assert (view.status, view.reward) == ("completed", 0.0)
+    assert (view.agent_exit_status, view.submission) == (f"Done: 1 a {REPLACED}", f"a {REPLACED}")
+    assert server.run(model, [{"content": "a\0b"}]).agent_exit_status == "Done: 1 a\0b"
 
 
 def test_a_program_in_the_sandbox_cannot_fail_its_session(own_server, model):
