@@ -61,7 +61,7 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     app.extensions.update(
         settings=settings,
         catalog=catalog,
-        task_order=catalog.order(settings.seed),
+        task_order=catalog.order(settings.seed, shuffle=settings.shuffle),
         store=store,
         long_polls=long_polls,
         client_watch=client_watch,

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agent_server.relax_names import take_relax_names
 from agent_server.sandboxes.limits import Limits
 from agent_server.setting_types import BaseUrls, Binds, Networks, Penalties
 from client.errors import ConfigError
@@ -38,7 +39,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data_path: Path = Field(description="parquet or JSONL file, or a folder with train.* and eval.*")
+    data_path: Path = Field(description="parquet or JSONL file, or a folder with train.* and eval.*, or with datasets")
     sif_dir: Path = Field(description="folder with the rows' images")
     work_dir: Path = Field(description="database, scratch files, trajectories and logs")
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -106,6 +107,7 @@ class Settings(BaseModel):
         description="added to the reward by the agent's exit status,"
         " for example LimitsExceeded=-0.5,RepeatedFormatError=-0.2",
     )
+    shuffle: bool = Field(True, description="1: each training epoch has an order of its own; 0: that of the file")
     seed: int = Field(0, description="seed of the training epochs' order")
     session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
     agent_timeout_s: float = Field(2400.0, gt=0, description="the agent's share of it")
@@ -159,6 +161,7 @@ class Settings(BaseModel):
         for name, value in without_service_links(environment, PREFIX).items():
             if name.startswith(PREFIX) and name not in CLIENT_VARIABLES:
                 values[name.removeprefix(PREFIX).lower()] = value
+        names = take_relax_names(values, PREFIX)
         for field, name in VARIABLES.items():
             if field in values:
                 raise ConfigError(f"{PREFIX}{field.upper()} is not a setting; set {name}", field=field)
@@ -172,7 +175,7 @@ class Settings(BaseModel):
         try:
             settings = cls.model_validate(values)
         except ValidationError as invalid:
-            raise cls._config_error(invalid, values) from None
+            raise cls._config_error(invalid, values, names) from None
         if settings.proxies == ENVIRONMENT:
             try:
                 check_proxies(environment)
@@ -182,19 +185,19 @@ class Settings(BaseModel):
         return settings
 
     @classmethod
-    def _config_error(cls, invalid: ValidationError, values: Mapping[str, str]) -> ConfigError:
-        """The first error, in the words of the environment."""
+    def _config_error(
+        cls, invalid: ValidationError, values: Mapping[str, str], names: Mapping[str, str]
+    ) -> ConfigError:
+        """The first error, in the words of the environment. `names`: variables by setting, where Relax's were used."""
         first = invalid.errors()[0]
         field = str(first["loc"][0])
-        description = cls.model_fields[field].description
+        description, name = cls.model_fields[field].description, names.get(field, variable(field))
         if first["type"] == "missing":
-            return ConfigError(f"{variable(field)} must be set: {description}", field=field)
+            return ConfigError(f"{name} must be set: {description}", field=field)
         if first["type"] == "value_error":  # of a parser in setting_types, which gives rule and remedy
-            return ConfigError(f"{variable(field)}={values[field]!r}: {first['ctx']['error']}", field=field)
+            return ConfigError(f"{name}={values[field]!r}: {first['ctx']['error']}", field=field)
         rule = first["msg"].removeprefix("Input should be ")
-        return ConfigError(
-            f"{variable(field)}={values[field]!r} must be {rule}; set another value ({description})", field=field
-        )
+        return ConfigError(f"{name}={values[field]!r} must be {rule}; set another value ({description})", field=field)
 
     def check(self) -> None:
         """Rules between settings, and paths that must exist. Raises ConfigError."""

@@ -14,8 +14,10 @@ from agent_server.config import Settings
 from agent_server.grading.datasets.base import Dataset
 from agent_server.grading.datasets.registry import AUTO, dataset_for_row, load_dataset
 from agent_server.sandboxes.apptainer import check_image, image_path
+from agent_server.tasks.files import find_file
 from agent_server.tasks.order import MODES, TaskOrder, check_task_id
-from agent_server.tasks.rows import Rows, open_rows
+from agent_server.tasks.parts import open_parts
+from agent_server.tasks.rows import Rows
 from agent_server.tasks.task import Task
 from agent_server.tasks.unusable import UnusableRow, show
 from client.errors import ConfigError, ImageCorrupt, ImageMissing
@@ -26,7 +28,7 @@ PROBLEM = "problem_statement"
 
 
 class Catalog:
-    """Rows of `data_path`: a folder with `train.parquet|jsonl` and `eval.parquet|jsonl`, or one file for both modes.
+    """Rows of `data_path`: a folder (see agent_server/tasks/files.py), or one file for both modes.
 
     `dataset`: a name of agent_server/grading/datasets/registry.py. `exclude`: a report of `python -m agent_server
     validate`, whose failed rows are left out. `default_image`: the image of rows without one.
@@ -47,7 +49,7 @@ class Catalog:
         by_file: dict[Path, _File] = {}
         self._files: dict[Mode, _File] = {}
         for mode in MODES:
-            path = _find_file(data_path, mode)
+            path = find_file(data_path, mode)
             if path not in by_file:
                 by_file[path] = _File(path, dataset, excluded, default_image, skip_without_image_in)
             self._files[mode] = by_file[path]
@@ -61,9 +63,9 @@ class Catalog:
         """Raises NotFound, with the nearest id."""
         check_task_id(mode, task_id, self._files[mode].numbers)
 
-    def order(self, seed: int) -> TaskOrder:
-        """The order in which groups get the rows. `seed` shuffles the training epochs."""
-        return TaskOrder({mode: self.ids(mode) for mode in MODES}, seed)
+    def order(self, seed: int, *, shuffle: bool = True) -> TaskOrder:
+        """The order in which groups get the rows. `seed` shuffles the training epochs, if `shuffle`."""
+        return TaskOrder({mode: self.ids(mode) for mode in MODES}, seed, shuffle=shuffle)
 
     def get(self, mode: Mode, task_id: str) -> Task:
         """The task of a row. Raises NotFound."""
@@ -87,7 +89,7 @@ class _File:
     def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str, image_dir: Path | None):
         self._default_image = default_image
         self.unusable: list[UnusableRow] = []
-        self.rows: Rows = open_rows(path)
+        self.rows: Rows = open_parts(path)
         self.numbers: dict[str, int] = {}
         self.images: set[str] = set()
         if not self.rows.columns:
@@ -179,18 +181,6 @@ def open_catalog(settings: Settings) -> Catalog:
     skip_without_image_in = settings.sif_dir if settings.unusable_rows == "skip" else None
     return Catalog(
         settings.data_path, settings.dataset, settings.exclude, settings.default_image, skip_without_image_in
-    )
-
-
-def _find_file(data_path: Path, mode: Mode) -> Path:
-    if data_path.is_file():
-        return data_path
-    for suffix in (".parquet", ".jsonl"):
-        if (path := data_path / f"{mode}{suffix}").is_file():
-            return path
-    raise ConfigError(
-        f"R2E_DATA_PATH={data_path} has no {mode}.parquet or {mode}.jsonl;"
-        " set a folder with both modes, or one file for both"
     )
 
 

@@ -1,4 +1,4 @@
-"""Order of the task rows: shuffled epochs for training, file order for evaluation.
+"""Order of the task rows: shuffled epochs for training, if they are shuffled at all, file order for evaluation.
 
 Invariant: pure. A position determines its row, so a restarted server continues an epoch where it was.
 """
@@ -15,12 +15,13 @@ MODES: tuple[Mode, ...] = ("train", "eval")
 
 
 class TaskOrder:
-    """Endless sequence of epochs for each mode. `task_ids`: row ids in file order; `seed` shuffles the training."""
+    """Endless sequence of epochs for each mode. `task_ids`: row ids in file order; `seed` shuffles the training, if
+    `shuffle`."""
 
-    def __init__(self, task_ids: Mapping[Mode, Sequence[str]], seed: int):
+    def __init__(self, task_ids: Mapping[Mode, Sequence[str]], seed: int, *, shuffle: bool = True):
         self._task_ids = task_ids
         self._known = {mode: frozenset(ids) for mode, ids in task_ids.items()}
-        self._seed = seed
+        self._seed, self._shuffle = seed, shuffle
         # Tens of thousands of rows are not shuffled again for every group.
         self._epoch = lru_cache(maxsize=8)(self._shuffled)
 
@@ -35,7 +36,7 @@ class TaskOrder:
 
     def _shuffled(self, mode: Mode, epoch: int) -> list[str]:
         ids = list(self._task_ids[mode])
-        if mode == "train":
+        if mode == "train" and self._shuffle:
             random.Random(f"{self._seed}:{epoch}").shuffle(ids)
         return ids
 

@@ -111,7 +111,8 @@ class SessionRunner:
         """Close the agent's files to other users, without the key. A disk error must not cost the session its result,
         but then the file is dropped."""
         redaction = Redaction(self._job.api_key)
-        for path in self._settings.trajectory_dir.glob(f"{self._job.session_id}.*"):
+        files = filter(Path.is_file, self._settings.trajectory_dir.glob(f"{self._job.session_id}*"))
+        for path in list(files):
             try:
                 make_private(path, redaction)
             except OSError as error:

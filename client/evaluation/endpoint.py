@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from client.errors import ConfigError, RateLimited
 from client.evaluation.replies import Action, Decision, Reply, classify
 from client.proxies import authorization
+from client.redaction import Redaction
 
 CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 CONNECT_TIMEOUT_S = 10.0
@@ -61,6 +62,7 @@ class Endpoint:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._sampling, self._retry_timeout_s, self._call_timeout_s = sampling, retry_timeout_s, call_timeout_s
         self.proxy = proxy
+        self._redaction = Redaction(api_key)  # some endpoints quote the key in their errors
         self._lock = threading.Lock()
         self._limited_until = 0.0  # time.monotonic() at which the rate limit ends
 
@@ -154,7 +156,7 @@ class Endpoint:
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
-            reply.set_result(Reply(response.status, headers, response.read()))
+            reply.set_result(Reply(response.status, headers, self._redaction(response.read())))
         except Exception as error:
             reply.set_exception(error)
 

@@ -14,11 +14,12 @@ import pyarrow.parquet as parquet
 from agent_server.grading.datasets.base import IMAGE_COLUMNS, Dataset, named_image
 from agent_server.grading.datasets.registry import AUTO, dataset_for_row, load_dataset
 from agent_server.tasks.catalog import Catalog
+from agent_server.tasks.files import expand, look_for_file
+from agent_server.tasks.order import MODES
 from agent_server.tasks.rows import open_rows
 from client.errors import ConfigError
 
 DERIVATION_COLUMNS = ("instance_id", "repo", "version", "log_parser", "dockerhub_tag")  # to derive a name from
-SUFFIXES = (".parquet", ".jsonl")
 Row = dict[str, Any]
 
 
@@ -67,14 +68,14 @@ def read_rows(data_path: Path) -> list[Row]:
 
 
 def _files(data_path: Path) -> Iterator[Path]:
-    candidates = [data_path / f"{mode}{suffix}" for mode in ("train", "eval") for suffix in SUFFIXES]
-    files = [data_path] if data_path.is_file() else [path for path in candidates if path.is_file()]
-    if not files:
+    found = dict.fromkeys(path for mode in MODES if (path := look_for_file(data_path, mode)))
+    if not found:
         raise ConfigError(
-            f"R2E_DATA_PATH={data_path} is no file and has no train or eval rows ({' or '.join(SUFFIXES)});"
+            f"R2E_DATA_PATH={data_path} is no file and has no train or eval rows (parquet or JSONL);"
             " use the agent server's value"
         )
-    yield from files
+    for path in found:
+        yield from expand(path)
 
 
 def _kind(path: Path) -> Dataset | None:

@@ -30,6 +30,23 @@ def test_defaults(required):
     assert (settings.reward, settings.base_urls, settings.penalties, settings.binds) == ("binary", (), {}, ())
 
 
+def test_names_of_relax_are_understood(required):
+    """Its scripts set these; 0 is no limit there."""
+    relax = {"AGENT_SERVER_SHUFFLE": "0", "AGENT_SERVER_REWARD_CONCURRENCY": "24", "AGENT_SERVER_SEED": "42"}
+    relax |= {"AGENT_SERVER_RECORD_TTL_SECONDS": "300", "AGENT_SERVER_OMP_NUM_THREADS": "2"}
+    settings = Settings.from_environment(required | relax)
+    assert (settings.shuffle, settings.gradings, settings.seed) == (False, 24, 42)
+    assert (settings.record_retention_s, settings.sandbox_threads) == (300.0, 2)
+    assert Settings.from_environment(required).shuffle
+    assert Settings.from_environment(required | {"AGENT_SERVER_REWARD_CONCURRENCY": "0"}).gradings == 1_000_000
+    both = {"AGENT_SERVER_REWARD_CONCURRENCY": "24", "AGENT_SERVER_GRADINGS": "24"}
+    assert Settings.from_environment(required | both).gradings == 24
+    message = refusal(required | both | {"AGENT_SERVER_GRADINGS": "8"})
+    assert message == "AGENT_SERVER_REWARD_CONCURRENCY=24 and AGENT_SERVER_GRADINGS=8 are one setting; set one of them"
+    wrong = refusal(required | {"AGENT_SERVER_REWARD_CONCURRENCY": "many"})
+    assert wrong.startswith("AGENT_SERVER_REWARD_CONCURRENCY='many' must be")
+
+
 SERVICE_LINKS = {  # as a pod has them beside the Services agent-server (two ports) and agent-server-metrics
     "AGENT_SERVER_SERVICE_HOST": "10.96.0.7",
     "AGENT_SERVER_SERVICE_PORT": "8600",

@@ -20,6 +20,11 @@ def test_each_training_epoch_has_every_row_once_in_an_order_of_its_own():
     assert epochs[0] != epoch(TaskOrder({"train": IDS}, seed=8), "train", 0)
 
 
+def test_without_a_shuffle_training_goes_in_file_order_too():
+    order = TaskOrder({"train": IDS, "eval": IDS}, seed=7, shuffle=False)
+    assert epoch(order, "train", 0) == epoch(order, "train", 4) == epoch(order, "eval", 1) == IDS
+
+
 def test_evaluation_goes_in_file_order():
     order = TaskOrder({"train": IDS, "eval": IDS}, seed=7)
     assert epoch(order, "eval", 0) == epoch(order, "eval", 4) == IDS

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from client.redaction import fingerprint
 from tests.client.evaluation.command import TASK_A, TASK_B, TEXT, finish, read_lines, read_results, read_summary
-from tests.client.evaluation.fake_endpoint import Fault
+from tests.client.evaluation.fake_endpoint import KEY, Fault
 
 RATE_LIMIT = b'{"error": {"message": "slow down", "type": "rate_limit", "code": "rate_limit_exceeded"}}'
 QUOTA = b"""{"error": {"message": "You exceeded your current quota",
@@ -78,6 +79,15 @@ def test_faults_of_the_endpoint_are_never_scored(evaluate, endpoint, tmp_path, n
     endpoint.fault = lambda text, turn: None
     finish(evaluate(*options), 0)
     assert read_summary(tmp_path)["resolved"] == 2 and len(read_lines(tmp_path / "out" / "results.jsonl")) == 3
+
+
+def test_a_key_that_the_endpoint_quotes_is_kept_nowhere(evaluate, endpoint, tmp_path):
+    body = f'{{"error": {{"message": "Bearer {KEY} may not use this model"}}}}'.encode()
+    endpoint.fault = lambda text, turn: Fault(403, body) if text else None
+    out, err = finish(evaluate(), 1)
+    failed = read_results(tmp_path)[TASK_A, 0]
+    assert fingerprint(KEY) in failed["error"]["message"] and KEY not in out + err
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
 
 
 def test_a_transient_fault_costs_nothing(evaluate, endpoint, tmp_path):
