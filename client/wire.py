@@ -98,11 +98,9 @@ def _describe(field: str, value: Any) -> str:
 
 def _to_error(error: Any) -> Any:
     """Relax's server gives a text, an empty one where nothing failed."""
-    return (
-        {"boundary": "server", "code": "session_failed", "message": error}
-        if isinstance(error, str) and error
-        else (error or None)
-    )
+    if isinstance(error, str):
+        return {"boundary": "server", "code": "session_failed", "message": error} if error else None
+    return error
 
 
 class SessionView(BaseModel):

@@ -17,6 +17,7 @@ from agent_server.scheduling.loop import IDLE_S
 from agent_server.store.store import Store
 
 CHECK_S = 5.0  # between two checks, at most
+STALL_S = 30.0  # a check that is so late means that the server could not hear its clients
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))  # a dead machine: 2 min
 
@@ -64,11 +65,17 @@ class ClientWatch:
         now = time.monotonic()
         if not self._timeout_s or now < self._due:
             return IDLE_S
+        if now - self._due > STALL_S:  # the server itself stood still: that is nobody's silence
+            self._forget()
         self._due = now + self._interval_s
         abandoned = self._find_abandoned(self._store.list_live(), now)
         for session_id in abandoned:
             self._store.request_cancel(session_id, abandoned_s=self._timeout_s)
         return 0.0 if abandoned else IDLE_S
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._asked_at.clear()
 
     def _find_abandoned(self, live: list[str], now: float) -> list[str]:
         with self._lock:

@@ -96,6 +96,16 @@ def test_the_time_counts_from_the_end_of_a_long_poll(store, clock):
         assert statuses_after(clock, watch, store, 20) == ["cancelled"]
 
 
+def test_a_pause_of_the_server_is_nobodys_silence(store, clock):
+    submit(store, "asks")
+    watch = ClientWatch(store, LIMIT_S)
+    watch.check()
+    clock.now += 10 * LIMIT_S
+    watch.check()
+    assert statuses_after(clock, watch, store, LIMIT_S) == ["queued"]
+    assert statuses_after(clock, watch, store, 20) == ["cancelled"]
+
+
 def test_zero_is_never(store, clock):
     submit(store, "silent")
     assert statuses_after(clock, ClientWatch(store, 0.0), store, 100_000) == ["queued"]
