@@ -6,7 +6,8 @@ import subprocess
 import pytest
 import requests
 
-from agent_server.config import Settings, variable
+from agent_server.config import PREFIX, Settings, variable
+from agent_server.relax_names import RELAX_NAMES
 from client.wire import SessionRequest, SessionView, Status
 from scripts.reference import main as check_reference
 from tests.docs.blocks import PAGES, ROOT
@@ -71,6 +72,7 @@ def test_a_stale_table_is_reported(tmp_path, monkeypatch, capsys):
 def test_settings_and_keys_exist(page):
     text = page.read_text()
     settings = {variable(name) for name in Settings.model_fields} | CLIENT_VARIABLES
+    settings |= {f"{PREFIX}{name.upper()}" for name in RELAX_NAMES}
     assert set(re.findall(r"\bAGENT_SERVER_[A-Z0-9_]*[A-Z0-9]\b", text)) <= settings
     sections = "|".join(Config.model_fields)
     named = set(re.findall(rf"`((?:{sections})\.[a-z_]+)`", text))

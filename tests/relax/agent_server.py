@@ -22,7 +22,7 @@ MAX_CALLS = 2
 
 @dataclass
 class Session:
-    """A session. `place`: its number within its group."""
+    """A session. `place`: its number within its group. `polls`: how often its client has asked for it."""
 
     session_id: str
     request: dict
@@ -32,6 +32,7 @@ class Session:
     error: str = ""
     result: dict = field(default_factory=dict)
     cancelled: bool = False
+    polls: int = 0
     connection: http.client.HTTPConnection | None = None
 
     def view(self) -> dict:
@@ -64,6 +65,7 @@ class RelaxServer:
         with self._lock:
             if session_id not in self.sessions:
                 return 404, {"error": repr(session_id)}
+            self.sessions[session_id].polls += 1
             return 200, self.sessions[session_id].view()
 
     def cancel(self, session_id: str) -> tuple[int, dict | None]:

@@ -48,6 +48,8 @@ def test_our_client_process_cancels_its_session(tmp_path, model):
     with serving_relax() as (url, server):
         client = start_client(tmp_path / "io", url, session_id=session_id, base_url=model.url)
         eventually(lambda: session_id in model.requests, what="the agent calls its model")
+        # Before that it does not know the server's id, and the same request again is another session here.
+        eventually(lambda: any(each.polls for each in server.sessions.values()), what="the client polls")
         os.killpg(client.pid, signal.SIGTERM)
         assert wait_for_exit(client).code == 143
         eventually(lambda: [each.status for each in server.sessions.values()] == ["cancelled"])
