@@ -1,6 +1,7 @@
 """Whatever a policy writes is a format error or an observation: no session fails by it, in either protocol."""
 
 import json
+import re
 import uuid
 from itertools import chain
 
@@ -79,6 +80,13 @@ def test_no_reply_of_a_model_fails_a_session(sandbox, model, tmp_path, protocol,
     assert result.exit_status in ("Submitted", "RepeatedFormatError", "LimitsExceeded")
     assert result.n_calls == len(model.requests.pop(key)) and key not in trajectory.read_text()
     collect(result, sandbox)
+
+
+def test_the_regex_of_the_text_protocol_takes_linear_time():
+    regex = load_config("text").model["action_regex"]
+    for text in ("```bash\nls\n```", "so:\n```bash \t\r\n\n \nls\n\n```\nthen"):
+        assert [found.strip() for found in re.findall(regex, text, re.DOTALL)] == ["ls"]
+    assert re.findall(regex, f"```bash{10**6 * ' '}{10**6 * chr(10)}", re.DOTALL) == []  # else hours
 
 
 def test_observations_name_what_is_wrong(sandbox, model, tmp_path):
