@@ -1,8 +1,8 @@
 """Fork server: a process with the agent preloaded. Its workers start in milliseconds and share its memory.
 
 Run as `python -m agent_server.executors.fork_server FD`, FD being one end of a socket pair. It receives the settings
-(JSON) first and answers READY; then it receives one Job per request and answers the worker's pid.
-Invariant: single-threaded, so that forking is safe; workers outlive it and need nothing from it.
+(JSON) first and answers READY; then it receives one Job per request and answers the worker's pid, or why there is none.
+Invariant: single-threaded, so that forking is safe; workers outlive it and need nothing from it. No job ends it.
 """
 
 import gc
@@ -16,13 +16,15 @@ from typing import NoReturn
 
 from agent_server.agents.registry import preload_agent
 from agent_server.config import Settings
-from agent_server.executors.messages import READY, decode_job, receive, send
+from agent_server.executors.messages import READY, decode_job, encode_failure, encode_pid, receive, send
 from agent_server.executors.redacted_output import RedactedOutput
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.private_files import open_private
 from agent_server.sandboxes.processes import become_subreaper
 from agent_server.worker import process as worker
 from agent_server.worker.job import Job
+
+log = logging.getLogger(__name__)
 
 
 def main(connection: socket.socket) -> None:
@@ -38,13 +40,25 @@ def main(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     send(connection, READY)
     while message := receive(connection):
+        send(connection, _start_worker(connection, message, settings, output))
+
+
+def _start_worker(connection: socket.socket, message: bytes, settings: Settings, output: RedactedOutput) -> bytes:
+    """The reply to a job: its worker's pid, or why it has none."""
+    try:
         job = decode_job(message)
         load_dataset(job.task.dataset).preload(job.task)
+    except Exception as failure:  # the dataset's class may be the user's
+        log.exception("a job is refused")
+        return encode_failure(failure, transient=False)
+    try:
         pid = os.fork()
-        if pid == 0:
-            output.hide(job.api_key)
-            _run_worker(connection, job, settings)
-        send(connection, str(pid).encode())
+    except OSError as refused:  # too many processes, or no memory
+        return encode_failure(refused, transient=True)
+    if pid == 0:
+        output.hide(job.api_key)
+        _run_worker(connection, job, settings)
+    return encode_pid(pid)
 
 
 def _run_worker(connection: socket.socket, job: Job, settings: Settings) -> NoReturn:

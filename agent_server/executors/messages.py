@@ -9,13 +9,14 @@ from dataclasses import asdict
 
 from agent_server.tasks.task import Task
 from agent_server.worker.job import Job
+from client.errors import ServerError, WorkerLost
 
 READY = b"ready"  # the fork server's first message
 LENGTH_BYTES = 4
 
 
 def encode_job(job: Job) -> bytes:
-    """The request for a worker."""
+    """The request for a worker. Raises TypeError for a task that is not JSON."""
     return json.dumps(asdict(job)).encode()
 
 
@@ -23,6 +24,26 @@ def decode_job(message: bytes) -> Job:
     """Inverse of `encode_job`."""
     fields = json.loads(message)
     return Job(**fields | {"task": Task.from_dict(fields["task"])})
+
+
+def encode_pid(pid: int) -> bytes:
+    """The reply with a worker's pid."""
+    return json.dumps({"pid": pid}).encode()
+
+
+def encode_failure(failure: BaseException, *, transient: bool) -> bytes:
+    """The reply where no worker was started. `transient`: another attempt may succeed."""
+    text = f"{type(failure).__name__}: {failure}"[:1000]
+    return json.dumps({"failure": text, "transient": transient}).encode()
+
+
+def decode_pid(reply: bytes) -> int:
+    """The pid of the worker that was started. Raises ServerError or, where another attempt may succeed, WorkerLost."""
+    fields = json.loads(reply)
+    if "pid" in fields:
+        return int(fields["pid"])
+    kind = WorkerLost if fields["transient"] else ServerError
+    raise kind(f"no worker could be started for the session: {fields['failure']}")
 
 
 def send(connection: socket.socket, message: bytes) -> None:

@@ -50,6 +50,7 @@ class BackgroundService:
         active = {f"{row['id']}.{row['attempt']}" for row in self._store.list_active()}
         if reclaimed := reclaim_orphans(settings, active=active):
             log.warning("ended what killed workers had left of %s", ", ".join(reclaimed))
+        self._executor.start()
         self._loop.start()
 
     @property

@@ -152,6 +152,16 @@ class Store(Database):
             outbox.add_event(db, session_id, "admitted", {"attempt": row["attempt"], "queue_s": queue_s})
             return row
 
+    def record_worker(self, session_id: str, attempt: int, pid: int, start_ticks: int) -> None:
+        """Record the process of a worker that has not done it itself (`register_worker`), so that it can be stopped by
+        this server and the next. No effect where the attempt is over."""
+        with self.transaction() as db:
+            db.execute(
+                "UPDATE sessions SET worker_pid = ?, worker_start_ticks = ? WHERE id = ? AND attempt = ?"
+                " AND status = 'running' AND worker_pid IS NULL",
+                (pid, start_ticks, session_id, attempt),
+            )
+
     def requeue(self, session_id: str, error: StackError, *, attempt: int, max_attempts: int) -> bool:
         """Return a session to its place in the queue after an infrastructure failure, where a repetition is safe.
 

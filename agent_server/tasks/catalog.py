@@ -20,7 +20,7 @@ from agent_server.tasks.parts import open_parts
 from agent_server.tasks.rows import Rows
 from agent_server.tasks.task import Task
 from agent_server.tasks.unusable import UnusableRow, show
-from client.errors import ConfigError, ImageCorrupt, ImageMissing
+from client.errors import ConfigError, DatasetError, ImageCorrupt, ImageMissing
 from client.wire import Mode
 
 CACHED_TASKS = 256  # the samples of a group read one row soon after each other
@@ -68,12 +68,12 @@ class Catalog:
         return TaskOrder({mode: self.ids(mode) for mode in MODES}, seed, shuffle=shuffle)
 
     def get(self, mode: Mode, task_id: str) -> Task:
-        """The task of a row. Raises NotFound."""
+        """The task of a row. Raises NotFound, and DatasetError where the file has changed."""
         self.check(mode, task_id)
         return self._files[mode].task(task_id)
 
     def get_row(self, mode: Mode, task_id: str) -> tuple[dict[str, Any], Dataset, Task]:
-        """A row with all its columns, its class and its task. Raises NotFound."""
+        """A row with all its columns, its class and its task. Raises as `get` does."""
         self.check(mode, task_id)
         file = self._files[mode]
         return file.row(task_id), file.dataset, file.task(task_id)
@@ -87,7 +87,7 @@ class _File:
     """Index of one file. `numbers`: row id -> place in the file."""
 
     def __init__(self, path: Path, dataset: str, excluded: frozenset[str], default_image: str, image_dir: Path | None):
-        self._default_image = default_image
+        self._path, self._default_image = path, default_image
         self.unusable: list[UnusableRow] = []
         self.rows: Rows = open_parts(path)
         self.numbers: dict[str, int] = {}
@@ -115,7 +115,12 @@ class _File:
             return self._tasks[task_id]
 
     def row(self, task_id: str) -> dict[str, Any]:
-        return self._with_image(self.rows.read(self.numbers[task_id]))
+        row = self._with_image(self.rows.read(self.numbers[task_id]))
+        if (found := self.dataset.task_id(row)) != task_id:
+            raise DatasetError(
+                f"{self._path} has row {found!r} in the place of {task_id!r}: it was changed; restart the server"
+            )
+        return row
 
     def _with_image(self, row: dict[str, Any]) -> dict[str, Any]:
         return row if self.dataset.image(row) or not self._default_image else row | {"image": self._default_image}
@@ -124,8 +129,9 @@ class _File:
         """Fill `numbers`, `images` and `unusable`."""
         unused = sorted(self.dataset.unused_columns)
         texts = (*self.dataset.text_columns, *unused)
+        columns = (*self.dataset.read_columns, *self.dataset.list_columns)
         images: dict[str, str] = {}  # name -> what is wrong with the image, or ""
-        for number, row in enumerate(self.rows.scan(self.dataset.read_columns, texts)):
+        for number, row in enumerate(self.rows.scan(columns, texts)):
             row = self._with_image(row)
             task_id = self.dataset.task_id(row)
             if task_id in excluded:
@@ -147,8 +153,12 @@ class _File:
             return "its id occurs twice"
         try:
             fault = self.dataset.reason_ungradable(row) if task_id else "it has no instance_id"
-        except (ValueError, TypeError) as unreadable:
+            if not fault:
+                self.dataset.tests(row)  # raises where a list of tests is none
+        except ValueError as unreadable:
             return str(unreadable)
+        except Exception as unexpected:  # the class may be the user's
+            return f"{type(unexpected).__name__}: {unexpected}"
         if not fault and (filled := next((name for name in unused if row.get(name)), "")):
             fault = f"its {filled} says how to grade it, and {self.dataset.name} does not use that"
         if not fault and PROBLEM in self.dataset.text_columns and not row.get(PROBLEM):

@@ -5,6 +5,7 @@ Invariant: memory holds no more of a file than the requested columns of one batc
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from agent_server.tasks.characters import whole_characters
-from client.errors import ConfigError
+from client.errors import ConfigError, DatasetError
 
 BATCH_ROWS = 128
 BUFFER_BYTES = 1 << 18
@@ -33,7 +34,7 @@ class Rows(Protocol):
         """
 
     def read(self, number: int) -> dict[str, Any]:
-        """One row with all its columns."""
+        """One row with all its columns. Raises DatasetError where the file has changed since `scan`."""
 
 
 def open_rows(path: Path) -> Rows:
@@ -69,15 +70,13 @@ class ParquetRows:
     def read(self, number: int) -> dict[str, Any]:
         """See Rows."""
         group = max(index for index, start in enumerate(self._starts[:-1]) if start <= number)
-        with self._open() as file:
+        with _changes_as_errors(self._path), self._open() as file:
             left = number - self._starts[group]
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
                 if left < batch.num_rows:
                     return batch.slice(left, 1).to_pylist()[0]
                 left -= batch.num_rows
-        raise ConfigError(
-            f"{self._path} has fewer rows than at the start of the server; restart the server after a change"
-        )
+            raise ValueError("it has fewer rows than before")
 
     def _open(self) -> parquet.ParquetFile:
         # A buffer, or a whole column of a row group is read at once, and some files have one group.
@@ -123,10 +122,22 @@ class JsonRows:
 
     def read(self, number: int) -> dict[str, Any]:
         """See Rows; after `scan`, or of row 0."""
-        with self._path.open("rb") as file:
+        with _changes_as_errors(self._path), self._path.open("rb") as file:
             if self._offsets:
                 file.seek(self._offsets[number])
-            return _parse(next(line for line in file if line.strip()), f"{self._path} row {number}")
+            return _parse(next((line for line in file if line.strip()), b""), f"{self._path} row {number}")
+
+
+@contextmanager
+def _changes_as_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file that was readable before into DatasetError."""
+    try:
+        yield
+    except (OSError, ValueError, ConfigError) as unreadable:
+        raise DatasetError(
+            f"the rows in {path} must stay as they were when the server started: {unreadable}; put the file back, or"
+            " restart the server with the new one"
+        ) from unreadable
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

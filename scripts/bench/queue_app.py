@@ -15,6 +15,7 @@ from flask import Flask
 
 from agent_server.app import create_app
 from agent_server.config import Settings
+from agent_server.executors.base import Launch
 from agent_server.observability import logs
 from agent_server.store.store import Store
 from agent_server.worker.job import Job
@@ -29,28 +30,33 @@ class FakeExecutor:
 
     def __init__(self, settings: Settings):
         self._settings, self._store = settings, Store(settings.work_dir)
-        self._lock, self._ended = threading.Lock(), []
+        self._lock, self._ended, self._launched = threading.Lock(), [], []
         self._running: list[tuple[float, int, Job]] = []
         self._random = random.Random(0)
         self._next_pid = 2**22  # above the kernel's pids
         self.ready = False
 
     def start(self) -> None:
-        if not self.ready:
-            self.ready = True
-            threading.Thread(target=self._work, daemon=True).start()
+        self.ready = True
+        threading.Thread(target=self._work, daemon=True).start()
 
     def stop(self) -> None:
         self.ready = False
 
-    def launch(self, job: Job) -> int:
+    def launch(self, job: Job) -> None:
         with self._lock:
             self._next_pid += 1
             due = time.monotonic() + HOLD_S * self._random.uniform(0.5, 1.5)
             heapq.heappush(self._running, (due, self._next_pid, job))
-            return self._next_pid
+            self._launched.append(Launch(job.session_id, job.attempt, self._next_pid))
+        notify(self._settings.notify_address)
 
-    def watch(self, pid: int, start_ticks: int | None = None) -> bool:
+    def launched(self) -> list[Launch]:
+        with self._lock:
+            launched, self._launched = self._launched, []
+        return launched
+
+    def watch(self, pid: int, start_ticks: int) -> bool:
         return True
 
     def ended(self) -> list[int]:

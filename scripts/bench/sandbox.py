@@ -103,6 +103,8 @@ def measure_worker(scratch: Path, repeat: int, times: dict[str, list[float]]) ->
     catalog = open_catalog(settings)
     task = catalog.get("train", catalog.ids("train")[0])
     executor.start()
+    while not executor.ready:
+        time.sleep(0.1)
     with socket.socket() as model:  # a model that never responds, so that workers wait
         model.bind(("127.0.0.1", 0))
         model.listen()

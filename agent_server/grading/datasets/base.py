@@ -49,15 +49,17 @@ class Dataset:
     """Rows with `image_name`, FAIL_TO_PASS, PASS_TO_PASS and a `test_cmd` that runs pytest. Subclasses override what
     differs.
 
-    `identifying_columns`: rows that have all of these are of this kind. `read_columns`: read of every row at the start.
-    `text_columns`: large ones, of which at the start only their presence is read. `task_columns`: go with the task.
+    `identifying_columns`: rows that have all of these are of this kind. `read_columns` and `list_columns`, those that
+    `tests` reads: read of every row at the start. `text_columns`: large ones, of which at the start only their presence
+    is read. `task_columns`: go with the task.
     `unused_columns`: a row that fills one of these is refused, since the class would grade it in another way than its
     author says.
     """
 
     name: ClassVar[str] = ""
     identifying_columns: ClassVar[frozenset[str]] = frozenset()
-    read_columns: ClassVar[tuple[str, ...]] = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd")
+    read_columns: ClassVar[tuple[str, ...]] = ("instance_id", "image_name", "test_cmd")
+    list_columns: ClassVar[tuple[str, ...]] = ("FAIL_TO_PASS", "PASS_TO_PASS")
     text_columns: ClassVar[tuple[str, ...]] = ("problem_statement",)
     task_columns: ClassVar[tuple[str, ...]] = ("test_cmd",)
     unused_columns: ClassVar[frozenset[str]] = frozenset()
@@ -87,15 +89,21 @@ class Dataset:
         """The name of the row's image."""
         return text(row.get("image_name"))
 
+    def tests(self, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The tests that must turn from failing to passing, and those that must stay passing. Raises ValueError."""
+        fail_to_pass, pass_to_pass = (_test_ids(row, name) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
+        return fail_to_pass, pass_to_pass
+
     def task(self, row: Mapping[str, Any]) -> Task:
         """What of the row goes to the worker."""
+        fail_to_pass, pass_to_pass = self.tests(row)
         return Task(
             task_id=self.task_id(row),
             dataset=self.name,
             image_name=self.image(row),
             problem_statement=text(row.get("problem_statement")),
-            fail_to_pass=parse_test_ids(row.get("FAIL_TO_PASS")),
-            pass_to_pass=parse_test_ids(row.get("PASS_TO_PASS")),
+            fail_to_pass=fail_to_pass,
+            pass_to_pass=pass_to_pass,
             row={name: text(row.get(name)) for name in self.task_columns},
         )
 
@@ -183,13 +191,22 @@ def named_image(row: Mapping[str, Any]) -> str:
 def parse_test_ids(value: Any) -> tuple[str, ...]:
     """A column of test ids: a list, its JSON text, or empty in any spelling. Half surrogates are replaced.
 
-    Raises ValueError for other text.
+    Raises ValueError for other values.
     """
     if isinstance(value, str):
-        value = json.loads(value) if value.strip() else ()
-    elif isinstance(value, float):
-        value = ()
-    return tuple(whole_characters(str(test)) for test in (value if value is not None else ()))
+        value = json.loads(value) if value.strip() else None
+    if value is None or value != value:  # pandas writes NaN for a missing list
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
+        raise ValueError(f"{value!r:.80} is no list of texts")
+    return tuple(map(whole_characters, value))
+
+
+def _test_ids(row: Mapping[str, Any], column: str) -> tuple[str, ...]:
+    try:
+        return parse_test_ids(row.get(column))
+    except ValueError as invalid:
+        raise ValueError(f"its {column} is no list of tests: {invalid}") from invalid
 
 
 def files_of_tests(tests: Iterable[str]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ RUNNER = re.compile(r"^[^#\n]*(?:^|[\s;&|(/])(?:pytest|py\.test|unittest)(?:[\s;
 class EvalScript(Dataset):
     name = "eval_script"
     identifying_columns = frozenset({"instance_id", "problem_statement", "eval_script"})
-    read_columns = ("instance_id", *IMAGE_COLUMNS, "FAIL_TO_PASS", "log_parser")
+    read_columns = ("instance_id", *IMAGE_COLUMNS, "log_parser")
     text_columns = ("problem_statement", "eval_script")
     task_columns = ("eval_script", "log_parser", "base_commit", "repo", "version")
     unused_columns = GRADING_COLUMNS - {"eval_script", "log_parser"}

@@ -31,6 +31,7 @@ from agent_server.tasks.task import Task
 from client.errors import GraderError
 
 END_MARKER = re.compile(r"^((?::|echo) '>>>>> End Test Output'.*)$", re.MULTILINE)
+EVAL_TYPES = ("pass_and_fail", "fail_only")
 DEFAULT_PARSER = "parse_log_pytest"  # of repositories that no harness knows
 
 
@@ -42,7 +43,7 @@ class SweBench(Dataset):
         {"instance_id", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"}
     )
     read_columns: ClassVar[tuple[str, ...]] = (
-        "instance_id", *IMAGE_COLUMNS, "repo", "version", "base_commit", "FAIL_TO_PASS", "log_parser",
+        "instance_id", *IMAGE_COLUMNS, "repo", "version", "base_commit", "log_parser",
         "eval_type", "image_assets",
     )  # fmt: skip
     text_columns: ClassVar[tuple[str, ...]] = ("problem_statement", "test_patch", "eval_script")
@@ -75,7 +76,13 @@ class SweBench(Dataset):
             return f"swebench has no log_parser {parser!r}"
         if _image_assets(row).get("test_patch"):
             return "its tests need the files in image_assets, which are fetched from the network"
-        return self.reason_unconfirmed(self.parser(row))
+        return self.reason_unknown_eval_type(row) or self.reason_unconfirmed(self.parser(row))
+
+    @staticmethod
+    def reason_unknown_eval_type(row: Mapping[str, Any]) -> str:
+        """Why the outcomes cannot be judged; "" where they can."""
+        kind = text(row.get("eval_type"))
+        return "" if kind in ("", *EVAL_TYPES) else f"its eval_type must be {' or '.join(EVAL_TYPES)}, not {kind!r}"
 
     def reason_unconfirmed(self, parser: str) -> str:
         """Why outcomes that this parser reads cannot be trusted; "" where they can."""

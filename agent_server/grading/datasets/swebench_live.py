@@ -26,6 +26,7 @@ from agent_server.grading.outcomes import short_unittest_id
 from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.task import Task
 
+COMMANDS = ("rebuild_cmds", "test_cmds", "print_cmds")
 PYTEST = "pytest"  # the only log_parser that is a name
 WORDS = {"pass": "PASSED", "fail": "FAILED", "skip": "SKIPPED"}
 RUN_PARSER = """import json, sys
@@ -41,8 +42,8 @@ class SweBenchLive(SweBench):
     name = "swebench_live"
     identifying_columns = SweBench.identifying_columns | {"test_cmds"}
     read_columns = (
-        "instance_id", *IMAGE_COLUMNS, "base_commit", "FAIL_TO_PASS", "rebuild_cmds",
-        "test_cmds", "print_cmds", "log_parser", "parser",
+        "instance_id", *IMAGE_COLUMNS, "base_commit", *COMMANDS, "repo", "version", "log_parser",
+        "parser",
     )  # fmt: skip
     text_columns = ("problem_statement", "test_patch")
     unused_columns = GRADING_COLUMNS - {"rebuild_cmds", "test_cmds", "print_cmds", "log_parser", "parser"}
@@ -53,7 +54,8 @@ class SweBenchLive(SweBench):
         for name in ("base_commit", "test_patch"):
             if not text(row.get(name)):
                 return f"its {name} is empty"
-        if not parse_test_ids(row.get("test_cmds")):
+        listed = {name: parse_test_ids(row.get(name)) for name in COMMANDS}
+        if not listed["test_cmds"]:
             return "its test_cmds are empty"
         if not (program := parser_program(row)) or "def parser" in program:
             return ""
@@ -79,9 +81,7 @@ class SweBenchLive(SweBench):
             run_checked(sandbox, task, "command -v python3 # which runs the row's log_parser", cwd="/")
 
     def make_script(self, row: Mapping[str, Any], columns: Mapping[str, str]) -> str:
-        rebuild, tests, prints = (
-            " ; ".join(parse_test_ids(row.get(name))) for name in ("rebuild_cmds", "test_cmds", "print_cmds")
-        )
+        rebuild, tests, prints = (" ; ".join(parse_test_ids(row.get(name))) for name in COMMANDS)
         # The harness's shell has no options, and reads what is printed at the end.
         before = [f"cd {REPOSITORY}", apply_command(columns["test_patch"]), "set +uxo pipefail", rebuild or ":"]
         if program := parser_program(row):

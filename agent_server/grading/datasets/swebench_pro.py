@@ -46,15 +46,15 @@ class SweBenchPro(Dataset):
         {"instance_id", "base_commit", "test_patch", "before_repo_set_cmd", "selected_test_files_to_run"}
     )
     read_columns = (
-        "instance_id", *IMAGE_COLUMNS, "dockerhub_tag", "base_commit", "fail_to_pass", "FAIL_TO_PASS",
-        "selected_test_files_to_run",
+        "instance_id", *IMAGE_COLUMNS, "dockerhub_tag", "base_commit", "selected_test_files_to_run",
     )  # fmt: skip
+    list_columns = ("fail_to_pass", "pass_to_pass", *Dataset.list_columns)
     text_columns = ("problem_statement", "test_patch", *FILES)
     task_columns = ("base_commit", "test_patch", "before_repo_set_cmd", "selected_test_files_to_run", *FILES)
     unused_columns = GRADING_COLUMNS - {"before_repo_set_cmd", "selected_test_files_to_run", *FILES}
 
     def reason_ungradable(self, row: Mapping[str, Any]) -> str:
-        if not _tests(row, "fail_to_pass"):
+        if not self.tests(row)[0]:
             return "its fail_to_pass is empty"
         for name in ("base_commit", "test_patch"):
             if not text(row.get(name)):
@@ -72,6 +72,9 @@ class SweBenchPro(Dataset):
         tag = text(row.get("dockerhub_tag"))
         return f"jefzda/sweap-images:{tag}" if tag else ""
 
+    def tests(self, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return _tests(row, "fail_to_pass"), _tests(row, "pass_to_pass")
+
     def task(self, row: Mapping[str, Any]) -> Task:
         """Its statement includes the requirements and interfaces, without which the tests cannot be met."""
         task = super().task(row)
@@ -79,9 +82,7 @@ class SweBenchPro(Dataset):
         for title, column in (("Requirements", "requirements"), ("New interfaces introduced", "interface")):
             if value := text(row.get(column)):
                 parts.append(f"{title}:\n{value}")
-        fail_to_pass, pass_to_pass = _tests(row, "fail_to_pass"), _tests(row, "pass_to_pass")
-        statement = "\n\n".join(parts)
-        return replace(task, problem_statement=statement, fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass)
+        return replace(task, problem_statement="\n\n".join(parts))
 
     def set_up(self, task: Task, sandbox: Sandbox) -> None:
         """Put the repository at its base, as the harness does, and where it is looked for."""
@@ -138,8 +139,8 @@ def parse_listed(value: Any) -> tuple[str, ...]:
             return parse_test_ids(value)
         except ValueError:
             try:
-                return tuple(map(str, ast.literal_eval(value)))
-            except (SyntaxError, TypeError) as invalid:
+                return parse_test_ids(ast.literal_eval(value))
+            except (SyntaxError, TypeError, MemoryError, RecursionError) as invalid:
                 raise ValueError(f"{value[:80]!r} is no list") from invalid
     return parse_test_ids(value)
 

@@ -14,12 +14,14 @@ from agent_server.grading.datasets.swebench_parsers import is_pythons
 from agent_server.grading.datasets.swebench_scripts import python_script
 from agent_server.grading.datasets.swebench_specifications import Commands
 
+COMMANDS = ("install", "eval_commands", "test_cmd")
+
 
 class SweRebench(SweBench):
     name = "swerebench"
     identifying_columns = SweBench.identifying_columns | {"install_config"}
     read_columns: ClassVar[tuple[str, ...]] = (
-        "instance_id", *IMAGE_COLUMNS, "repo", "version", "base_commit", "FAIL_TO_PASS", "install_config",
+        "instance_id", *IMAGE_COLUMNS, "repo", "version", "base_commit", "install_config",
     )  # fmt: skip
     text_columns: ClassVar[tuple[str, ...]] = ("problem_statement", "test_patch")
     unused_columns = GRADING_COLUMNS - {"install_config"}
@@ -32,7 +34,8 @@ class SweRebench(SweBench):
                 return f"its {name} is empty"
         if not self.image(row):
             return f"it names no image: {', '.join(IMAGE_COLUMNS)} are empty"
-        if not commands(row, "test_cmd"):
+        listed = {name: commands(row, name) for name in COMMANDS}
+        if not listed["test_cmd"]:
             return "its install_config has no test_cmd"
         return self.reason_unknown_parser(row)
 
@@ -63,7 +66,9 @@ def install_config(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def commands(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The commands under this name in the row's `install_config`: a text, or a list of them."""
+    """The commands under this name in the row's `install_config`: a text, or a list of them. Raises ValueError."""
     value = install_config(row).get(name)
     listed = [value] if isinstance(value, str) else value or []
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"{name} of its install_config is neither a text nor a list of them: {value!r:.80}")
     return tuple(command for command in map(text, listed) if command.strip())

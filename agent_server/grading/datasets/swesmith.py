@@ -35,7 +35,7 @@ REMOVED_NAMES = {"DOCKER_USER": "root", "DOCKER_WORKDIR": "/testbed", "KEY_INSTA
 class SweSmith(Dataset):
     name = "swesmith"
     identifying_columns = frozenset({"instance_id", "image_name", "patch", "FAIL_TO_PASS", "PASS_TO_PASS"})
-    read_columns = ("instance_id", "image_name", "FAIL_TO_PASS", "test_cmd", "repo")
+    read_columns = ("instance_id", "image_name", "test_cmd", "repo")
     text_columns = ("problem_statement", "patch")
     task_columns = ("test_cmd", "patch", "repo")
     unused_columns = GRADING_COLUMNS - {"test_cmd"}

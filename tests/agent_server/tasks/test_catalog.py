@@ -16,7 +16,7 @@ from agent_server.tasks import unusable
 from agent_server.tasks.catalog import Catalog
 from agent_server.tasks.rows import open_rows
 from agent_server.tasks.unusable import UnusableRow
-from client.errors import ConfigError, StorageError
+from client.errors import ConfigError, DatasetError, StorageError
 from tests.agent_server.conftest import DEMO, ROOT
 
 SMITH = {
@@ -49,6 +49,22 @@ R2E = {
     "repo_name": "a",
 }
 SCRIPT = {"instance_id": "s", "problem_statement": "p", "eval_script": "true", "image": "own:1"}
+LIVE = BENCH | {"image": "own:1", "rebuild_cmds": [], "test_cmds": ["pytest"], "print_cmds": [], "log_parser": "pytest"}
+REBENCH = BENCH | {"image": "own:1", "install_config": {"install": "pip install .", "test_cmd": "pytest"}}
+PRO = {
+    "instance_id": "p",
+    "base_commit": "c0ffee",
+    "problem_statement": "p",
+    "test_patch": "d",
+    "before_repo_set_cmd": "true",
+    "selected_test_files_to_run": "['a.py']",
+    "fail_to_pass": "['a.py | b']",
+    "pass_to_pass": "[]",
+    "dockerhub_tag": "1",
+    "run_script": "true",
+    "parser_script": "pass",
+}
+BAD_VALUES = ("[x", "[1]", "{}", '"text"', "5", "nul", 5, True, 1.5, {"a": [1]}, [None], [["a"]], "[" * 100_000)
 
 
 def catalog(tmp_path, *rows: dict, **options) -> Catalog:
@@ -139,6 +155,62 @@ def test_a_row_that_cannot_be_graded_is_refused_with_its_reason(tmp_path, rows, 
     with pytest.raises(ConfigError) as refused:
         catalog(tmp_path, *rows)
     assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [SMITH, BENCH, R2E, SCRIPT | {"log_parser": "pytest", "FAIL_TO_PASS": ["a.py::b"]}, LIVE, REBENCH, PRO],
+    ids=["swesmith", "swebench", "r2e", "eval_script", "swebench_live", "swerebench", "swebench_pro"],
+)
+def test_what_is_accepted_at_the_start_becomes_a_task(tmp_path, row):
+    """Whatever a column holds: a row that no worker can be started for is refused before the server listens."""
+    accepted = catalog(tmp_path, row)
+    kind = accepted.get("train", accepted.ids("train")[0]).dataset
+    columns = {*row, "PASS_TO_PASS", "eval_type"} - {"instance_id"}
+    refused = set()
+    for column in sorted(columns):
+        for value in BAD_VALUES:
+            try:
+                found = catalog(tmp_path, row | {column: value}, dataset=kind)
+            except ConfigError as reason:
+                assert "cannot be graded" in str(reason)
+                refused.add(column)
+                continue
+            json.dumps(found.get("train", found.ids("train")[0]).as_dict())
+    assert refused >= {"PASS_TO_PASS", "FAIL_TO_PASS"} & row.keys()
+
+
+@pytest.mark.parametrize("value", ["[x", "[1]", [None], 5, {"a": 1}])
+def test_a_list_of_tests_that_is_none_is_refused_by_its_column(tmp_path, value):
+    with pytest.raises(ConfigError, match="row 'x': its PASS_TO_PASS is no list of tests"):
+        catalog(tmp_path, SMITH | {"PASS_TO_PASS": value})
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (lambda path, _: path.rename(path.with_suffix(".moved")), "No such file"),
+        (lambda path, _: path.write_text(""), "must stay as they were"),
+        (lambda path, write: write([SMITH]), "must stay as they were"),
+        (lambda path, write: write([SMITH | {"instance_id": "y"}, SMITH]), "has row 'x' in the place of 'y'"),
+    ],
+    ids=["moved", "emptied", "shortened", "reordered"],
+)
+def test_a_file_that_changed_while_it_serves_is_named(tmp_path, suffix, change, expected):
+    path = tmp_path / f"rows.{suffix}"
+
+    def write(rows: list[dict]) -> None:
+        if suffix == "parquet":
+            parquet.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write([SMITH, SMITH | {"instance_id": "y"}])
+    found = Catalog(path)
+    change(path, write)
+    with pytest.raises(DatasetError, match=expected):
+        found.get("train", "y")
 
 
 def test_many_faults_are_counted_and_some_are_shown(tmp_path):
