@@ -24,6 +24,7 @@ from client.service_links import without_service_links
 
 PREFIX = "AGENT_SERVER_"
 VARIABLES = {"data_path": "R2E_DATA_PATH", "sif_dir": "R2E_SIF_DIR"}  # names from the scripts of Relax's users
+AGENT_GRACE_S = 5.0  # of an agent beyond its own limit, for a last command that submits
 CLIENT_VARIABLES = {f"{PREFIX}URL"}  # the client's; may stand in the same environment
 LIMIT_SETTINGS = {  # name in `/limits` -> the setting with its initial value
     "train": "train_concurrency",
@@ -112,7 +113,9 @@ class Settings(BaseModel):
     session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
     agent_timeout_s: float = Field(2400.0, gt=0, description="the agent's share of it")
     grading_timeout_s: float = Field(900.0, gt=0, description="the tests' share of it")
-    sandbox_start_timeout_s: float = Field(60.0, gt=0, description="one sandbox start; a session starts two")
+    sandbox_start_timeout_s: float = Field(
+        60.0, gt=0, description="one sandbox start; a session starts two, and one for a canary run"
+    )
     command_timeout_s: float = Field(60.0, gt=0, description="one command of the agent")
     model_timeout_s: float = Field(600.0, gt=0, description="one model call")
     drain_timeout_s: float = Field(
@@ -201,11 +204,14 @@ class Settings(BaseModel):
 
     def check(self) -> None:
         """Rules between settings, and paths that must exist. Raises ConfigError."""
-        needed_s = self.agent_timeout_s + self.grading_timeout_s + 2 * self.sandbox_start_timeout_s
+        starts = self.sandboxes_per_session * (2 if self.setup_command else 1)
+        needed_s = starts * self.sandbox_start_timeout_s + self.agent_timeout_s + AGENT_GRACE_S + self.grading_timeout_s
         if self.session_timeout_s < needed_s:
+            set_up = " and its set-up command" if self.setup_command else ""
             raise ConfigError(
-                f"AGENT_SERVER_SESSION_TIMEOUT_S={self.session_timeout_s:g} must hold two sandbox starts, the agent and"
-                f" the grading: 2 x {self.sandbox_start_timeout_s:g} + {self.agent_timeout_s:g}"
+                f"AGENT_SERVER_SESSION_TIMEOUT_S={self.session_timeout_s:g} must hold the start of"
+                f" {self.sandboxes_per_session} sandboxes (each{set_up}), the agent with its grace, and the grading:"
+                f" {starts} x {self.sandbox_start_timeout_s:g} + {self.agent_timeout_s:g} + {AGENT_GRACE_S:g}"
                 f" + {self.grading_timeout_s:g} = {needed_s:g}; raise it or lower the others"
             )
         if self.command_timeout_s > self.agent_timeout_s:
@@ -241,6 +247,13 @@ class Settings(BaseModel):
         return Limits(
             self.sandbox_memory_mib << 20, self.sandbox_processes, self.sandbox_disk_mib << 20, self.sandbox_cpu_s
         )
+
+    @property
+    def sandboxes_per_session(self) -> int:
+        """The agent's, the tests' and the canary run's; only the agent's where that is graded in."""
+        if self.grading_sandbox == "same":
+            return 1
+        return 2 if self.canary == "off" else 3
 
     @property
     def threads_per_sandbox(self) -> int:

@@ -3,7 +3,7 @@
 A thread would share the GIL with the worker, which a fork bomb can keep off the CPU for seconds. The watchdog is
 single-threaded: it runs either a check or a request of the worker. So a command starts and ends between two checks.
 Checks that cost much are further apart.
-Invariant: the watchdog ends with its worker and kills the sandbox then.
+Invariant: the watchdog ends with its worker and kills the sandbox then; the sandbox ends with its watchdog.
 """
 
 import logging
@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 from enum import StrEnum, auto
@@ -46,6 +47,11 @@ class Watchdog:
     def __init__(self, pid: int, connection: socket.socket, procfs: SandboxProcfs):
         self.pid = pid
         self._socket, self._procfs = connection, procfs
+        self._closing = False
+        self._pidfd = os.pidfd_open(pid)
+        # Nothing in the worker waits for the watchdog while a command runs or the agent's model works.
+        self._thread = threading.Thread(target=self._end_sandbox_with_watchdog, name="watchdog", daemon=True)
+        self._thread.start()
 
     @classmethod
     def start(cls, procfs: SandboxProcfs, limits: Limits, cgroup: Cgroup | None) -> "Watchdog":
@@ -78,10 +84,21 @@ class Watchdog:
 
     def close(self) -> None:
         """Kill the watchdog and reap it. Not repeatable."""
+        self._closing = True
         os.kill(self.pid, signal.SIGKILL)
+        self._thread.join()
         os.waitpid(self.pid, 0)
+        os.close(self._pidfd)
         self._socket.close()
         self._procfs.close()
+
+    def _end_sandbox_with_watchdog(self) -> None:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        poll.poll()
+        if not self._closing:
+            log.error("the sandbox's watchdog is gone; without its limits the sandbox is ended")
+            self._procfs.kill_sandbox()
 
     def _request(self, request: Request) -> str:
         with suppress(OSError):  # then there is no reply either

@@ -10,7 +10,7 @@ from pathlib import Path
 from agent_server.agents.base import AgentResult, AgentTimeout, ModelEndpoint, sandbox_env
 from agent_server.agents.registry import load_agent
 from agent_server.agents.sandbox_with_variables import SandboxWithVariables
-from agent_server.config import Settings
+from agent_server.config import AGENT_GRACE_S, Settings
 from agent_server.grading import canary
 from agent_server.grading.datasets.registry import load_dataset
 from agent_server.grading.grade import Grade, GradingConfig, grade
@@ -33,7 +33,6 @@ from client.proxies import exempt
 from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
-AGENT_GRACE_S = 5.0  # beyond its own limit, for a last command that submits
 
 
 class SessionRunner:

@@ -105,6 +105,22 @@ def test_a_wrong_setting_is_refused(required, variables, expected):
 
 
 @pytest.mark.parametrize(
+    "variables, needed_s",
+    [
+        ({}, 3 * 60 + 2400 + 5 + 900),
+        ({"AGENT_SERVER_CANARY": "off"}, 2 * 60 + 2400 + 5 + 900),
+        ({"AGENT_SERVER_SETUP_COMMAND": "true"}, 6 * 60 + 2400 + 5 + 900),
+        ({"AGENT_SERVER_GRADING_SANDBOX": "same", "AGENT_SERVER_SETUP_COMMAND": "true"}, 2 * 60 + 2400 + 5 + 900),
+    ],
+)
+def test_a_session_has_time_for_everything_that_has_a_limit_of_its_own(required, variables, needed_s):
+    enough = {"AGENT_SERVER_SESSION_TIMEOUT_S": str(needed_s)}
+    assert Settings.from_environment(required | variables | enough).session_timeout_s == needed_s
+    too_short = {"AGENT_SERVER_SESSION_TIMEOUT_S": str(needed_s - 1)}
+    assert f"= {needed_s}; raise it or lower the others" in refusal(required | variables | too_short)
+
+
+@pytest.mark.parametrize(
     "url", ["good.example", "ftp://good.example", "http://user@good.example", "http://good.example:port"]
 )
 def test_a_wrong_base_url_is_refused(required, url):

@@ -195,6 +195,26 @@ def test_a_sandbox_without_its_watchdog_runs_nothing(start):
         run(sandbox, "echo not reached")
 
 
+def test_a_killed_watchdog_is_noticed_while_a_command_runs(start):
+    sandbox = start()
+    killer = threading.Timer(1.0, os.kill, (sandbox._watchdog.pid, signal.SIGKILL))
+    killer.start()
+    before = time.monotonic()
+    with pytest.raises(SandboxDied, match="watchdog"):
+        run(sandbox, "sleep 60", timeout_s=60.0)
+    assert time.monotonic() - before < 10.0
+    killer.join()
+
+
+def test_nothing_runs_on_in_the_background_without_a_watchdog(start):
+    """The agent may be at a model call, which takes minutes: no command would notice."""
+    sandbox = start()
+    run(sandbox, "sleep 600 &")
+    assert count(sandbox) > 1
+    os.kill(sandbox._watchdog.pid, signal.SIGKILL)
+    eventually(lambda: count(sandbox) == 0, what="the sandbox gone")
+
+
 def test_a_sandbox_ends_with_its_worker(tmp_path, demo_image):
     script = (
         "from pathlib import Path\n"

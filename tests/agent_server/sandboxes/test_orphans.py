@@ -116,6 +116,7 @@ def test_the_next_server_cleans_up_after_a_killed_server_and_worker(own_server, 
     ]
     theirs = neighbour.session_processes(neighbour.worker(foreign))
     kill_server(server)
+    os.kill(worker, signal.SIGSTOP)  # it would end its sandbox when the watchdog is gone, as the watchdog does
     os.kill(watchdog, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.3)  # long enough for a sandbox that ends with its worker to end
