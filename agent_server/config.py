@@ -204,14 +204,13 @@ class Settings(BaseModel):
 
     def check(self) -> None:
         """Rules between settings, and paths that must exist. Raises ConfigError."""
-        starts = self.sandboxes_per_session * (2 if self.setup_command else 1)
+        starts = self.starts_per_session
         needed_s = starts * self.sandbox_start_timeout_s + self.agent_timeout_s + AGENT_GRACE_S + self.grading_timeout_s
         if self.session_timeout_s < needed_s:
-            set_up = " and its set-up command" if self.setup_command else ""
             raise ConfigError(
-                f"AGENT_SERVER_SESSION_TIMEOUT_S={self.session_timeout_s:g} must hold the start of"
-                f" {self.sandboxes_per_session} sandboxes (each{set_up}), the agent with its grace, and the grading:"
-                f" {starts} x {self.sandbox_start_timeout_s:g} + {self.agent_timeout_s:g} + {AGENT_GRACE_S:g}"
+                f"AGENT_SERVER_SESSION_TIMEOUT_S={self.session_timeout_s:g} must hold {starts} starts of sandboxes"
+                f" (set-up commands count too), the agent with its grace, and the grading: {starts}"
+                f" x {self.sandbox_start_timeout_s:g} + {self.agent_timeout_s:g} + {AGENT_GRACE_S:g}"
                 f" + {self.grading_timeout_s:g} = {needed_s:g}; raise it or lower the others"
             )
         if self.command_timeout_s > self.agent_timeout_s:
@@ -249,11 +248,11 @@ class Settings(BaseModel):
         )
 
     @property
-    def sandboxes_per_session(self) -> int:
-        """The agent's, the tests' and the canary run's; only the agent's where that is graded in."""
-        if self.grading_sandbox == "same":
-            return 1
-        return 2 if self.canary == "off" else 3
+    def starts_per_session(self) -> int:
+        """What may take AGENT_SERVER_SANDBOX_START_TIMEOUT_S: the start and the set-up command of each sandbox (the
+        agent's, the tests', the canary run's), or the start of the one that prepares the repository."""
+        sandboxes = 1 if self.grading_sandbox == "same" else 2 if self.canary == "off" else 3
+        return 2 * sandboxes if self.setup_command else sandboxes + (self.prepared_mib > 0)
 
     @property
     def threads_per_sandbox(self) -> int:

@@ -107,8 +107,9 @@ def test_a_wrong_setting_is_refused(required, variables, expected):
 @pytest.mark.parametrize(
     "variables, needed_s",
     [
-        ({}, 3 * 60 + 2400 + 5 + 900),
-        ({"AGENT_SERVER_CANARY": "off"}, 2 * 60 + 2400 + 5 + 900),
+        ({}, 4 * 60 + 2400 + 5 + 900),
+        ({"AGENT_SERVER_PREPARED_MIB": "0"}, 3 * 60 + 2400 + 5 + 900),
+        ({"AGENT_SERVER_CANARY": "off"}, 3 * 60 + 2400 + 5 + 900),
         ({"AGENT_SERVER_SETUP_COMMAND": "true"}, 6 * 60 + 2400 + 5 + 900),
         ({"AGENT_SERVER_GRADING_SANDBOX": "same", "AGENT_SERVER_SETUP_COMMAND": "true"}, 2 * 60 + 2400 + 5 + 900),
     ],

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from client.errors import SetupError
 from trainer.config.schema import CLIENT_SCRIPT, Config
 
-SANDBOXES_PER_SESSION, AGENT_GRACE_S = 3, 5.0  # of the agent server: agent, tests, canary run
+STARTS_PER_SESSION, AGENT_GRACE_S = 4, 5.0  # of the agent server: preparation, agent, tests, canary run
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -28,13 +28,13 @@ def find_contradictions(config: Config) -> Iterator[str]:
             f"rollout.client_timeout_s ({rollout.client_timeout_s:g}) must be longer than "
             f"agent_server.session_timeout_s ({server.session_timeout_s:g}): clients would end before their sessions"
         )
-    starts_s = SANDBOXES_PER_SESSION * server.sandbox_start_timeout_s
+    starts_s = STARTS_PER_SESSION * server.sandbox_start_timeout_s
     work_s = starts_s + server.agent_timeout_s + AGENT_GRACE_S + server.grading_timeout_s
     if server.session_timeout_s < work_s:
         yield (
-            f"agent_server.session_timeout_s ({server.session_timeout_s:g}) must hold the start of "
-            f"{SANDBOXES_PER_SESSION} sandboxes, the agent with its grace, and the grading: "
-            f"{SANDBOXES_PER_SESSION} x {server.sandbox_start_timeout_s:g} + {server.agent_timeout_s:g} "
+            f"agent_server.session_timeout_s ({server.session_timeout_s:g}) must hold "
+            f"{STARTS_PER_SESSION} starts of sandboxes, the agent with its grace, and the grading: "
+            f"{STARTS_PER_SESSION} x {server.sandbox_start_timeout_s:g} + {server.agent_timeout_s:g} "
             f"+ {AGENT_GRACE_S:g} + {server.grading_timeout_s:g} = {work_s:g}"
         )
     if server.command_timeout_s > server.agent_timeout_s:

@@ -78,7 +78,7 @@ class AgentServer(Section):
     seed: int = Field(0, description="Seed of the order of the training rows.")
     command_timeout_s: Seconds = Field(60, description="Time limit of one command of the agent.")
     sandbox_start_timeout_s: Seconds = Field(
-        60, description="Time limit until a sandbox answers; a session starts two, and one for a canary run."
+        60, description="Time limit until a sandbox answers; a session starts up to four."
     )
     agent_timeout_s: Seconds = Field(1800, description="Time limit of the agent in a session.")
     grading_timeout_s: Seconds = Field(900, description="Time limit of a submission's tests.")

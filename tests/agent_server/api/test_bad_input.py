@@ -117,7 +117,7 @@ def test_the_server_does_not_start_on_a_wrong_configuration(tmp_path):
             ({"AGENT_SERVER_TRAIN_CONCURENCY": "4"}, "did you mean AGENT_SERVER_TRAIN_CONCURRENCY?"),
             (
                 {"AGENT_SERVER_SESSION_TIMEOUT_S": "10"},
-                "must hold the start of 3 sandboxes (each), the agent with its grace, and the grading",
+                "must hold 4 starts of sandboxes",
             ),
             ({"AGENT_SERVER_AGENT_CONFIG": "none.yaml"}, "AGENT_SERVER_AGENT_CONFIG=none.yaml"),
             ({"PATH": os.path.dirname(sys.executable)}, "apptainer must be on the PATH"),
