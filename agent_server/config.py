@@ -134,6 +134,9 @@ class Settings(BaseModel):
         3600.0, gt=0, description="idle time after which a group without a completed session gives its row back"
     )
     file_retention_s: float = Field(7 * 86400.0, gt=0, description="time that trajectories, logs and leases are kept")
+    worker_memory_mib: int = Field(
+        1024, ge=64, description="memory of a session's worker itself, beyond what all workers share"
+    )
     prepared_mib: int = Field(
         10_240,
         ge=0,

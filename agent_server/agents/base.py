@@ -20,6 +20,7 @@ from agent_server.sandboxes.base import Sandbox
 from client.errors import ContextLengthExceeded, ConversationRefused, ModelError, SandboxLimitExceeded
 
 TIME_EXCEEDED = "TimeExceeded"  # exit status of an agent whose time is over
+MEMORY_EXCEEDED = "WorkerMemoryExceeded"  # exit status of an agent for which its worker has no memory
 # Exit statuses of agents whose conversation the model's API refuses, by what client.refusals finds.
 REFUSED: Mapping[type[ModelError], str] = {
     ContextLengthExceeded: "ContextWindowExceeded",
@@ -68,6 +69,11 @@ class AgentResult:
         return cls(TIME_EXCEEDED, False, "", n_calls)
 
     @classmethod
+    def out_of_memory(cls, n_calls: int | None) -> Self:
+        """Result of an agent for which its worker has no memory: what the policy makes it hold has no other bound."""
+        return cls(MEMORY_EXCEEDED, False, "", n_calls)
+
+    @classmethod
     def over_limit(cls, exceeded: SandboxLimitExceeded, n_calls: int | None) -> Self:
         """Result of an agent whose commands exceeded a sandbox limit, so that the sandbox was killed."""
         return cls(f"SandboxLimitExceeded: {exceeded.limit}", False, "", n_calls)
@@ -93,7 +99,8 @@ class Agent(Protocol):
         """Work on the repository in /testbed. Called once, in the main thread of the session's own process.
 
         `agent_timeout_s`: seconds for the whole run. An agent that runs 5 s longer gets AgentTimeout. One that does not
-        catch it ends with AgentResult.timed_out, its model calls unknown.
+        catch it ends with AgentResult.timed_out, its model calls unknown. MemoryError ends it with
+        AgentResult.out_of_memory in the same way.
         `command_timeout_s`: seconds for one command in the sandbox.
         `trajectory`: file for the agent's record of the run. It must not contain `endpoint.api_key`.
         `seconds`: receives the wall seconds of the agent's phases, for example `model` and `commands`.

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_server.agents.base import REFUSED, TIME_EXCEEDED, AgentResult, AgentTimeout, ModelEndpoint
+from agent_server.agents.command_outputs import CommandOutputs
 from agent_server.grading.patches import is_patch
 from agent_server.sandboxes.base import CommandResult, Sandbox
 from client import refusals
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 CONFIG_DIR = Path(__file__).parent / "configs"
 SUBMIT_LINE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BEGINS_WITH_SUBMIT_LINE = re.compile(rf"""\s*echo\s+["']?{SUBMIT_LINE}["']?\s*(?:$|[&;|\n])""")
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 MODEL_TRIES = 4
 MODEL_CLASSES = {"text": "LitellmTextbasedModel", "tools": "LitellmModel"}
 
@@ -107,9 +109,9 @@ def preload() -> None:
 class SandboxEnvironment:
     """mini-swe-agent's Environment on a Sandbox. A command over a limit is an observation; a broken sandbox raises."""
 
-    def __init__(self, sandbox: Sandbox, config: EnvironmentConfig, command_timeout_s: float):
+    def __init__(self, sandbox: Sandbox, config: EnvironmentConfig, command_timeout_s: float, outputs: CommandOutputs):
         self.config = config
-        self._sandbox = sandbox
+        self._sandbox, self._outputs = sandbox, outputs
         self._timeout_s = command_timeout_s
         self.seconds = 0.0
 
@@ -129,6 +131,8 @@ class SandboxEnvironment:
             "output": result.output,
             "returncode": result.returncode,
             "exception_info": self._limit_note(result.limit),
+            # In place of the whole output, which mini-swe-agent keeps beside the observation.
+            "extra": {"raw_output": self._outputs.keep(action.get("command", ""), result.output)},
         }
 
     def _limit_note(self, limit: str) -> str:
@@ -163,12 +167,29 @@ def find_submission(command: str, result: CommandResult) -> str | None:
     of bash and of startup files before it began, and, where the command begins with printing the marker, whatever comes
     before (a trace of bash, say). Lines after the marker that are no patch are no submission.
     """
-    lines = result.own_output.lstrip().splitlines(keepends=True)
-    markers = [number for number, line in enumerate(lines) if line.strip() == SUBMIT_LINE]
-    if not markers or (markers[0] > 0 and not BEGINS_WITH_SUBMIT_LINE.match(command)):
+    output = result.own_output.lstrip()
+    if (line := _find_line(output, SUBMIT_LINE)) is None:
         return None
-    rest = "".join(lines[markers[0] + 1 :])
+    if line.start > 0 and not BEGINS_WITH_SUBMIT_LINE.match(command):
+        return None
+    rest = output[line.stop :]
     return rest if is_patch(rest) else ""
+
+
+def _find_line(text: str, content: str) -> slice | None:
+    """Place of the first line that is `content` between blanks, with its end; the lines are those of str.splitlines,
+    which would take many times the memory of the text."""
+    start = text.find(content)
+    while start >= 0:
+        first, last = start, start + len(content)
+        while first > 0 and text[first - 1] not in LINE_ENDS and text[first - 1].isspace():
+            first -= 1
+        while last < len(text) and text[last] not in LINE_ENDS and text[last].isspace():
+            last += 1
+        if (first == 0 or text[first - 1] in LINE_ENDS) and (last == len(text) or text[last] in LINE_ENDS):
+            return slice(first, last + (2 if text.startswith("\r\n", last) else 1))
+        start = text.find(content, start + 1)
+    return None
 
 
 class MiniAgent:
@@ -192,7 +213,8 @@ class MiniAgent:
         """See Agent.run. Sets `commands` and `model` in `seconds`. Writes the trajectory in every case."""
         from minisweagent.agents.default import DefaultAgent
 
-        environment = SandboxEnvironment(sandbox, self._config.environment, command_timeout_s)
+        outputs = CommandOutputs(trajectory)
+        environment = SandboxEnvironment(sandbox, self._config.environment, command_timeout_s, outputs)
         model = _model(self._config, endpoint)
         options = {"wall_time_limit_seconds": int(agent_timeout_s), "cost_limit": 0.0} | self._config.agent
         agent = DefaultAgent(model, environment, **options)
@@ -211,6 +233,8 @@ class MiniAgent:
             raise
         except Exception as error:
             answered = agent.n_calls - 1  # mini-swe-agent counts a call before it makes it
+            if _is_caused_by(error, MemoryError):
+                return AgentResult.out_of_memory(answered)
             if refusal := _refusal(error, answered):
                 return AgentResult(REFUSED[refusal], False, "", answered)
             raise _to_stack_error(error, Redaction(endpoint.api_key)) from error
@@ -223,12 +247,12 @@ class MiniAgent:
 
 
 def _save_trajectory(agent: Any, trajectory: Path) -> None:
-    """Write the trajectory without the key. A disk error is logged, since it must not cost the session its result."""
+    """Write the trajectory without the key. An error is logged, since it must not cost the session its result."""
     without_key = {"info": {"config": {"model": {"model_kwargs": {"api_key": "(left out)"}}}}}
     try:
         agent.save(trajectory, without_key)
-    except OSError as error:
-        log.error("the trajectory %s was not written: %s", trajectory, error)
+    except (OSError, MemoryError) as error:
+        log.error("the trajectory %s was not written: %r", trajectory, error)
 
 
 def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
@@ -267,6 +291,13 @@ def _refusal(error: Exception, n_answered: int) -> type[ModelError] | None:
             return refusals.classify(cause.response.status_code, cause.response.text, n_answered=n_answered)
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether the exception is of this kind, or was raised while one was handled: litellm wraps what it catches."""
+    while error and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _to_stack_error(error: Exception, redaction: Redaction) -> StackError:

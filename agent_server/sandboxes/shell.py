@@ -19,6 +19,7 @@ from agent_server.sandboxes.base import KILLED, NO_VARIABLES, CleanResult, Comma
 from agent_server.sandboxes.cgroups.cgroup import Cgroup
 from agent_server.sandboxes.limits import Limits
 from agent_server.sandboxes.network import SandboxNetwork
+from agent_server.sandboxes.own_memory import unlimited_children
 from agent_server.sandboxes.processes import descendants, kill, kill_started_since, namespace_pid, ticks_now
 from agent_server.sandboxes.procfs import DIRECTORIES, SandboxProcfs
 from agent_server.sandboxes.shell_channel import COMMAND, FILE, ShellChannel
@@ -186,16 +187,17 @@ class PersistentShell:
     def _start_process(self, argv: list[str], env: dict[str, str] | None) -> subprocess.Popen[bytes]:
         stderr = self._outputs.errors.open_for_append()
         try:
-            return subprocess.Popen(
-                self._cgroup.wrap_command(argv) if self._cgroup else argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                pass_fds=[*self._outputs.descriptors, self._startup_script],
-                env=env,
-                cwd="/",
-                bufsize=0,
-            )
+            with unlimited_children():
+                return subprocess.Popen(
+                    self._cgroup.wrap_command(argv) if self._cgroup else argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    pass_fds=[*self._outputs.descriptors, self._startup_script],
+                    env=env,
+                    cwd="/",
+                    bufsize=0,
+                )
         except OSError as error:
             self._close_files()
             if self._cgroup:

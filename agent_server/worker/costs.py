@@ -5,15 +5,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from agent_server.sandboxes.base import ResourceUsage
+
 
 @dataclass(slots=True)
 class SessionCosts:
     """`seconds`: wall time by phase. `cpu_seconds`: of the worker by phase, and of each sandbox. `peak_memory_bytes`:
-    of the sandbox that held the most."""
+    of the sandbox that held the most, and of the worker itself: an upper bound of both together."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
+
+    def add_sandbox(self, phase: str, used: ResourceUsage) -> None:
+        """Count a sandbox that has ended. `phase`: that of its CPU time."""
+        self.cpu_seconds[phase] = used.cpu_s
+        self.peak_memory_bytes = max(self.peak_memory_bytes, used.peak_bytes)
+
+    def add_worker(self, peak_bytes: int) -> None:
+        """Count the worker's own memory, at the end."""
+        self.peak_memory_bytes += peak_bytes
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:

@@ -15,6 +15,7 @@ from agent_server.agents.base import AgentResult
 from agent_server.config import Settings
 from agent_server.grading import reward
 from agent_server.grading.grade import Grade
+from agent_server.sandboxes import own_memory
 from agent_server.sandboxes.processes import become_subreaper, read_process
 from agent_server.store.sessions import Fenced
 from agent_server.store.store import Store
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 def run(job: Job, settings: Settings) -> None:
     """Run the session and record its end. Returns normally in every case that could be recorded."""
+    shared = own_memory.read_status("VmRSS")
+    own_memory.limit_growth(settings.worker_memory_mib << 20)
     become_subreaper()
     signals.raise_signals()
     store = Store(settings.work_dir)
@@ -59,6 +62,7 @@ def run(job: Job, settings: Settings) -> None:
         end = _failed(StackError(text[:1000]))
     signals.ignore_cancel()
     shutil.rmtree(scratch, ignore_errors=True)
+    costs.add_worker(own_memory.read_status("VmHWM") - shared)
     try:
         retry_on_full_disk(lambda: store.finish(job.session_id, job.attempt, **end, **asdict(costs)))
     except Fenced as fenced:

@@ -33,6 +33,7 @@ from client.proxies import exempt
 from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
+WORKER_MEMORY = "worker_memory"  # the limit, in a grade, of the memory that reading the tests' output may take
 
 
 class SessionRunner:
@@ -90,6 +91,9 @@ class SessionRunner:
                 return self._call_agent(of_agent)
         except AgentTimeout:
             return AgentResult.timed_out(None)
+        except MemoryError:
+            log.exception("session %s: its agent has no memory", self._job.session_id)
+            return AgentResult.out_of_memory(None)
         finally:
             self._protect_trajectory()
 
@@ -121,6 +125,14 @@ class SessionRunner:
     def _grade(self, left: Submission, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
         if ungraded := left.ungraded():
             return ungraded
+        try:
+            return self._run_tests(left, open_sandbox)
+        except MemoryError:  # the submission decides what the tests print and report
+            log.exception("session %s: its grading has no memory", self._job.session_id)
+            rule = f"AGENT_SERVER_WORKER_MEMORY_MIB={self._settings.worker_memory_mib}"
+            return Grade(resolved=False, status="graded", limit=WORKER_MEMORY, log=f"the tests left more than {rule}")
+
+    def _run_tests(self, left: Submission, open_sandbox: Callable[[], AbstractContextManager[Sandbox]]) -> Grade:
         settings = self._settings
         retry_on_full_disk(lambda: self._store.begin_grading(self._job.session_id, self._job.attempt))
         config = GradingConfig(
@@ -157,8 +169,7 @@ class SessionRunner:
             used = sandbox.resource_usage()
             sandbox.close()
             reap_orphans()
-            self._costs.cpu_seconds[phase] = used.cpu_s
-            self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
+            self._costs.add_sandbox(phase, used)
 
     def _scratch(self) -> Path:
         folder = self._settings.scratch_dir / self._job.attempt_id

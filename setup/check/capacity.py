@@ -13,8 +13,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(settings: Settings) -> CheckResult:
-    """Available memory against all sandboxes at their limit."""
-    sessions, each = _sessions(settings), settings.sandbox_memory_mib
+    """Available memory against all sandboxes and workers at their limits."""
+    sessions, each = _sessions(settings), settings.sandbox_memory_mib + settings.worker_memory_mib
     available, swap = _meminfo_mib("MemAvailable"), _meminfo_mib("SwapFree")
     limit, used = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
     if limit is not None and used is not None:
@@ -24,14 +24,14 @@ def check_memory(settings: Settings) -> CheckResult:
         return CheckResult(
             FAIL,
             "memory",
-            f"{found}: too little for the server and one sandbox at its limit ({each} MiB)",
+            f"{found}: too little for the server and one session at its limits ({each} MiB)",
             "add memory, or lower AGENT_SERVER_SANDBOX_MEMORY_MIB (and ..._DISK_MIB below it)",
         )
     if available < (needed := sessions * each):
         return CheckResult(
             WARN,
             "memory",
-            f"{found}; {sessions} sandboxes at their limit of {each} MiB use {needed}",
+            f"{found}; {sessions} sessions at their limits of {each} MiB (sandbox and worker) use {needed}",
             "nothing, if sessions use less; otherwise lower AGENT_SERVER_TRAIN_CONCURRENCY, ..._EVAL_CONCURRENCY"
             " or ..._SANDBOX_MEMORY_MIB",
         )

@@ -1,9 +1,13 @@
 """The submission marker of mini-swe-agent: what ends a session, and what of the output is the submission."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent_server.agents.mini import EnvironmentConfig, SandboxEnvironment, find_submission, preload
+from agent_server.agents.command_outputs import CommandOutputs
+from agent_server.agents.mini import LINE_ENDS, EnvironmentConfig, SandboxEnvironment, find_submission, preload
 from agent_server.agents.sandbox_with_variables import SandboxWithVariables
+from agent_server.grading.patches import is_patch
 from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.base import CommandResult
 from tests.agent_server.grading.grading_bench import LIMITS, PATCH
@@ -41,6 +45,25 @@ def test_the_rule_for_what_a_command_prints(output, found):
     assert submitted("bash submit.sh", output, startup=f"{MARKER}\n") == found
 
 
+def by_lines(command, output):
+    """The rule with the output's lines as a list, which takes many times its memory."""
+    lines = output.lstrip().splitlines(keepends=True)
+    markers = [number for number, line in enumerate(lines) if line.strip() == MARKER]
+    if not markers or (markers[0] > 0 and command != SUBMIT):
+        return None
+    rest = "".join(lines[markers[0] + 1 :])
+    return rest if is_patch(rest) else ""
+
+
+@given(
+    st.sampled_from([SUBMIT, "bash submit.sh"]),
+    st.lists(st.sampled_from([MARKER, "x", " ", "\t", *LINE_ENDS, "\r\n", "\x1f", "\xa0", "@@ hunk"]), max_size=8),
+)
+def test_lines_are_those_of_splitlines(command, parts):
+    output = "".join(parts)
+    assert submitted(command, output) == by_lines(command, output)
+
+
 @pytest.mark.parametrize(
     "command", [SUBMIT, f"  {SUBMIT}\n", f"echo '{MARKER}' && cat p", f'echo "{MARKER}"; cat p', f"{SUBMIT}\ncat p"]
 )
@@ -69,7 +92,8 @@ def environment(tmp_path, demo_image):
         opened.append(sandbox)
         sandbox.write_file("/root/.bashrc", bashrc)
         sandbox.write_file("/tmp/p", PATCH)
-        return SandboxEnvironment(SandboxWithVariables(sandbox, {"PAGER": "cat"}), EnvironmentConfig(cwd="/tmp"), 10.0)
+        of_agent, outputs = SandboxWithVariables(sandbox, {"PAGER": "cat"}), CommandOutputs(tmp_path / "session.json")
+        return SandboxEnvironment(of_agent, EnvironmentConfig(cwd="/tmp"), 10.0, outputs)
 
     yield environment
     for sandbox in opened:

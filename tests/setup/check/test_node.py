@@ -145,11 +145,9 @@ def test_wrong_arguments_are_refused():
 
 
 def test_too_little_memory_for_one_sandbox(check):
-    too_much = str(10**9)
-    table = check(AGENT_SERVER_SANDBOX_MEMORY_MIB=too_much)
-    assert_only(
-        table, "memory", f"too little for the server and one sandbox at its limit ({too_much} MiB)", "add memory"
-    )
+    table = check(AGENT_SERVER_SANDBOX_MEMORY_MIB=str(10**9), AGENT_SERVER_WORKER_MEMORY_MIB="100")
+    too_little = "too little for the server and one session at its limits (1000000100 MiB)"
+    assert_only(table, "memory", too_little, "add memory")
 
 
 def test_many_sandboxes_at_their_limit_are_a_warning(check):
