@@ -165,8 +165,8 @@ class _ForkServer:
 
     def _request(self, message: bytes, timeout_s: float) -> bytes:
         """The reply; empty where there is none in time."""
-        self._connection.settimeout(timeout_s)
         try:
+            self._connection.settimeout(timeout_s)
             send(self._connection, message)
             return receive(self._connection)
         except OSError:

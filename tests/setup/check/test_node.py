@@ -154,7 +154,7 @@ def test_many_sandboxes_at_their_limit_are_a_warning(check):
     table = check(AGENT_SERVER_TRAIN_CONCURRENCY="1000", AGENT_SERVER_EVAL_CONCURRENCY="24")
     assert (
         table.status["memory"] == "warn"
-        and "1024 sandboxes at their limit of 4096 MiB use 4194304" in table.text["memory"]
+        and "1024 sessions at their limits of 5120 MiB (sandbox and worker) use 5242880" in table.text["memory"]
     )
 
 
