@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_server.agents.command_outputs import CommandOutputs
-from agent_server.agents.mini import LINE_ENDS, EnvironmentConfig, SandboxEnvironment, find_submission, preload
+from agent_server.agents.mini import EnvironmentConfig, SandboxEnvironment, preload
 from agent_server.agents.sandbox_with_variables import SandboxWithVariables
+from agent_server.agents.submission_marker import LINE_ENDS, find_submission
 from agent_server.grading.patches import is_patch
 from agent_server.sandboxes import apptainer, shell_output
 from agent_server.sandboxes.base import CommandResult
