@@ -71,7 +71,7 @@ class BenchServer:
 
 
 @contextmanager
-def agent_server(*command: str, **settings: object) -> Iterator[BenchServer]:
+def agent_server(*command: str, images: Path = DEMO / "images", **settings: object) -> Iterator[BenchServer]:
     """Run a server until the context ends. `command` replaces `-m agent_server`; `settings` are AGENT_SERVER_
     variables without the prefix."""
     with tempfile.TemporaryDirectory(prefix="bench-agents-") as folder:
@@ -81,7 +81,7 @@ def agent_server(*command: str, **settings: object) -> Iterator[BenchServer]:
         }
         environment |= {
             "R2E_DATA_PATH": str(DEMO / "tasks"),
-            "R2E_SIF_DIR": str(DEMO / "images"),
+            "R2E_SIF_DIR": str(images),
             "AGENT_SERVER_PORT": str(port),
         }
         environment |= {"AGENT_SERVER_WORK_DIR": str(work_dir), "AGENT_SERVER_AGENT_CONFIG": "text"}
