@@ -1,6 +1,7 @@
 """Retention: drops expired records, leases and files, and detaches leaked loop devices.
 
-Invariant: what is younger than its retention time stays.
+Invariant: what is younger than its retention time stays. So does every record until clients have had time to find
+the server after a restart: one that ended meanwhile may be older than its retention time, and nobody could ask.
 """
 
 import logging
@@ -10,6 +11,7 @@ import time
 from agent_server.config import Settings
 from agent_server.sandboxes.loop_devices import LoopDeviceSweeper
 from agent_server.store.store import Store
+from client.api import OUTAGE_S
 
 log = logging.getLogger(__name__)
 SWEEP_S = 30.0
@@ -22,7 +24,7 @@ class Retention:
         self._settings, self._store = settings, store
         self._loop_devices = LoopDeviceSweeper(settings.sif_dir)
         self._interval_s = min(SWEEP_S, settings.record_retention_s / 2, settings.lease_timeout_s / 2)
-        self._due = 0.0
+        self._due = time.monotonic() + min(settings.record_retention_s, OUTAGE_S)
 
     def sweep(self) -> float:
         """Sweep where it is due. Returns the seconds until the next time. Raises StorageError."""
