@@ -64,7 +64,7 @@ def _apply(
 ) -> set[str]:
     """Apply the submission and undo what it may not change. Returns the files that remain changed. Raises
     SubmissionFailed."""
-    with attribute_to_submission(sandbox, "its files cannot be written or listed in the sandbox"):
+    with attribute_to_submission("its files cannot be written or listed in the sandbox"):
         patches.write(submission, sandbox)
         protected_snapshots.back_up_patched(task, sandbox, patches.SUBMISSION)
         application.applied_by, reason = patches.apply(submission, sandbox)
@@ -86,5 +86,5 @@ def _apply(
 
 def restore_planted(task: Task, sandbox: Sandbox, planted: Collection[str]) -> None:
     """Restore files that the submission changed and the tests were taken from. Raises SubmissionFailed."""
-    with attribute_to_submission(sandbox, "the test files that it changes cannot be restored"):
+    with attribute_to_submission("the test files that it changes cannot be restored"):
         protected_snapshots.restore_patched(task, sandbox, planted)

@@ -7,9 +7,7 @@ submission was there.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent_server.grading.datasets.base import SETUP_TIMEOUT_S
-from agent_server.sandboxes.base import Sandbox
-from client.errors import GraderError, SandboxDied, SandboxFileError, SandboxLimitExceeded
+from client.errors import GraderError, SandboxFileError, SandboxLimitExceeded
 
 
 class SubmissionFailed(Exception):
@@ -21,19 +19,9 @@ class SubmissionFailed(Exception):
 
 
 @contextmanager
-def attribute_to_submission(sandbox: Sandbox, reason: str) -> Iterator[None]:
+def attribute_to_submission(reason: str) -> Iterator[None]:
     """Turn an error of the block into SubmissionFailed with status patch_failed, unless the sandbox has died."""
     try:
         yield
-    except (GraderError, SandboxDied, SandboxFileError, SandboxLimitExceeded) as failure:
-        if isinstance(failure, SandboxDied) and not _is_alive(sandbox):
-            raise
+    except (GraderError, SandboxFileError, SandboxLimitExceeded) as failure:
         raise SubmissionFailed("patch_failed", f"{reason}: {failure}") from failure
-
-
-def _is_alive(sandbox: Sandbox) -> bool:
-    """Whether the sandbox runs commands."""
-    try:
-        return sandbox.run_clean("true", cwd="/", timeout_s=SETUP_TIMEOUT_S).returncode == 0
-    except SandboxDied:
-        return False

@@ -27,8 +27,8 @@ from client.errors import GraderError
 class Grade:
     """The result of grading, as it goes into the session's record.
 
-    `status`: graded, no_submission, not_a_patch, patch_failed, rejected (by the policy on protected paths), or forged
-    (by the canary run).
+    `status`: graded, no_submission, not_a_patch, submission_too_large, patch_failed, rejected (by the policy on
+    protected paths), or forged (by the canary run).
     `applied_by`: the key of patches.APPLY_COMMANDS that applied the patch. `tests`: outcome by test id of the expected
     tests, MISSING where the runner reported none. `patch`: statistics. `touched`: protected paths that the submission
     changed. `given_reward`: the reward that a reward command printed; None without such a command. `limit`: what ended

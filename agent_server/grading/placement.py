@@ -49,7 +49,7 @@ class AgentSandbox:
         self._base = repository.prepare_and_record(dataset, task, sandbox)
 
     def restore_base(self, dataset: Dataset, task: Task, sandbox: Sandbox) -> protected_snapshots.Snapshot:
-        with attribute_to_submission(sandbox, "the agent left no repository to patch"):
+        with attribute_to_submission("the agent left no repository to patch"):
             repository.reset_to_base(dataset, task, sandbox, self._base)
             return protected_snapshots.back_up(dataset, task, sandbox)
 

@@ -44,15 +44,3 @@ def test_damage_by_the_tests_is_graded_zero(grading_bench, name, code):
     patch = bench.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")
     found = bench.grade(patch)
     assert (found.resolved, found.status) == (False, "graded")
-
-
-def test_a_broken_report_is_graded_zero(grading_bench):
-    django = grading_bench("swebench_old")
-    code = "import os\nopen(os.environ['UNITTEST_REPORT'], 'w').write('[' * 1000000)\nos._exit(0)"
-    assert not django.grade(django.patch(f"printf '%s\\n' {shlex.quote(code)} >>calc/core.py")).resolved
-    deep = (
-        "import glob, os, re\npath = re.search('junitxml=([^ ]+)', os.environ['PYTEST_ADDOPTS']).group(1"
-        ")\nopen(path, 'w').write('<a>' * 1000000)\nos._exit(0)"
-    )
-    bench = grading_bench("swebench_new")
-    assert not bench.grade(bench.patch(f"printf '%s\\n' {shlex.quote(deep)} >>calc/core.py")).resolved
