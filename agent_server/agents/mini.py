@@ -113,7 +113,7 @@ class SandboxEnvironment:
         try:
             result = self._sandbox.run(action.get("command", ""), cwd=cwd or self.config.cwd, timeout_s=self._timeout_s)
         except InvalidRequest as error:
-            result = CommandResult("", 1, 0.0, str(error))
+            result = CommandResult(str(error), 1, 0.0)
         self.seconds += result.seconds
         if result.returncode == 0 and (submission := find_submission(action.get("command", ""), result)) is not None:
             extra = {"exit_status": "Submitted", "submission": submission}
@@ -135,7 +135,7 @@ class SandboxEnvironment:
             "processes": f"{everything} was ended, together they were too many processes",
             "disk": f"{everything} was ended, too much was written to disk; delete files before writing more",
         }
-        return notes[limit]
+        return notes.get(limit, f"{everything} was ended at the sandbox's limit of {limit}")
 
     def get_template_vars(self, **kwargs) -> dict[str, Any]:
         return (

@@ -120,7 +120,7 @@ class Dispatcher:
         active = self._store.list_active()
         for row in active:
             stopping = row["cancel_requested"] or row["stop_error"]
-            # A worker without a pid has not registered itself yet; it learns of a cancel when it does.
+            # Without `worker_pid` the worker has not registered itself yet; it learns of a cancel when it does.
             if row["worker_pid"] is None or not (stopping or self._is_overdue(row, now)):
                 continue
             worker, key = (row["worker_pid"], row["worker_start_ticks"]), (row["id"], row["attempt"])

@@ -97,7 +97,7 @@ class SessionRunner:
 
     @contextmanager
     def _sandbox(self, phase: str) -> Iterator[Sandbox]:
-        """A fresh sandbox of the task's image. Its CPU time is recorded under `phase` when it ends."""
+        """A fresh sandbox of the task's image. Its CPU time is added to `phase` when it ends."""
         settings = self._settings
         scratch = settings.scratch_dir / self._job.attempt_id
         _make_directory(scratch)
@@ -112,8 +112,7 @@ class SessionRunner:
             used = sandbox.resource_usage()
             sandbox.close()
             reap_orphans()
-            self._costs.cpu_seconds[phase] = used.cpu_s
-            self._costs.peak_memory_bytes = max(self._costs.peak_memory_bytes, used.peak_bytes)
+            self._costs.add_sandbox(phase, used)
 
     def _slot(self, name: str) -> AbstractContextManager[None]:
         """Hold a slot of the limit `name`. Time spent in its queue does not count as the session's."""

@@ -128,3 +128,8 @@ def test_a_patch_whose_output_is_cut_is_no_submission(environment, monkeypatch):
 
 def test_a_command_that_fails_is_no_submission(environment):
     assert environment().execute({"command": f"{SUBMIT}; exit 1"})["returncode"] == 1
+
+
+def test_a_command_that_cannot_be_run_is_observed_with_its_reason(environment):
+    observed = environment().execute({"command": "echo \0"})
+    assert observed["returncode"] == 1 and "NUL" in observed["output"] and observed["exception_info"] == ""
