@@ -133,3 +133,7 @@ def test_a_command_that_fails_is_no_submission(environment):
 def test_a_command_that_cannot_be_run_is_observed_with_its_reason(environment):
     observed = environment().execute({"command": "echo \0"})
     assert observed["returncode"] == 1 and "NUL" in observed["output"] and observed["exception_info"] == ""
+
+
+def test_a_limit_without_a_note_of_its_own_is_named(environment):
+    assert environment()._limit_note("sockets").endswith("at the sandbox's limit of sockets")
