@@ -135,4 +135,10 @@ def test_the_architecture_page_lists_every_file():
         for path in (ROOT / top).rglob(pattern)
         if path.name != "__init__.py"
     ]
-    assert not [path for path in files if f"\n- `{path}`: " not in tree]
+    helpers = [
+        relative(path)
+        for path in (ROOT / "tests").rglob("*.py")
+        if not path.name.startswith("test_") and path.name != "__init__.py"
+    ]
+    assert files and helpers
+    assert not [path for path in (*files, *helpers) if f"\n- `{path}`: " not in tree]

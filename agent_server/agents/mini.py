@@ -142,7 +142,7 @@ class SandboxEnvironment:
             "processes": f"{everything} was ended, together they were too many processes",
             "disk": f"{everything} was ended, too much was written to disk; delete files before writing more",
         }
-        return notes[limit]
+        return notes.get(limit, f"{everything} was ended at the sandbox's limit of {limit}")
 
     def get_template_vars(self, **kwargs) -> dict[str, Any]:
         return (

@@ -27,11 +27,11 @@ from client.wire import Mode
 
 FAILING = ("FAILED", "ERROR")
 PASSED, FORGED = "passed", "forged"
-ONE_IN = 4  # training sessions that would be rewarded, with AGENT_SERVER_CANARY=share
+SHARE_ONE_IN = 4  # AGENT_SERVER_CANARY=share: one in so many training sessions that would be rewarded has a canary run
 
 
 def is_due(found: Grade, config: GradingConfig) -> bool:
-    """Whether a grade needs a canary run."""
+    """Whether a grade needs a canary run: with partial rewards an unresolved session may be rewarded too."""
     return config.canary and bool(found.canary_keys) and (found.resolved or config.partial_rewards)
 
 
@@ -39,7 +39,7 @@ def is_drawn(setting: Literal["off", "share", "always"], mode: Mode, session_id:
     """Whether a session belongs to those that AGENT_SERVER_CANARY selects. The same session is always drawn alike."""
     if setting != "share" or mode == "eval":
         return setting != "off"
-    return int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:4]) % ONE_IN == 0
+    return int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:4]) % SHARE_ONE_IN == 0
 
 
 def confirm(

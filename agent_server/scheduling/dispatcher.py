@@ -74,8 +74,9 @@ class Dispatcher:
         in_force = self._store.limits()
         limits: dict[str, int] = {mode: in_force[mode] for mode in MODES}
         running = {mode: sum(row["mode"] == mode for row in active) for mode in limits}
-        queued = {mode: self._store.list_queued(mode, free) for mode, free in free_slots(running, limits).items()}
-        for session_id in select_admissions(queued, running, limits):
+        free = free_slots(running, limits)
+        queued = {mode: self._store.list_queued(mode, slots) for mode, slots in free.items()}
+        for session_id in select_admissions(queued, free):
             self._launch(session_id)
 
     def _launch(self, session_id: str) -> None:

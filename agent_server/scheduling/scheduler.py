@@ -11,8 +11,6 @@ def free_slots(running: Mapping[str, int], limits: Mapping[str, int]) -> dict[st
     return {mode: max(0, limit - running.get(mode, 0)) for mode, limit in limits.items()}
 
 
-def select_admissions(
-    queued: Mapping[str, Sequence[str]], running: Mapping[str, int], limits: Mapping[str, int]
-) -> list[str]:
-    """Sessions to start now. `queued`: each mode's session ids in order of arrival. Modes are independent."""
-    return [session for mode, slots in free_slots(running, limits).items() for session in queued.get(mode, ())[:slots]]
+def select_admissions(queued: Mapping[str, Sequence[str]], free: Mapping[str, int]) -> list[str]:
+    """Sessions to start now. `queued`: each mode's session ids in order of arrival. `free`: its free slots."""
+    return [session for mode, slots in free.items() for session in queued.get(mode, ())[:slots]]

@@ -31,5 +31,5 @@ def view(row: sqlite3.Row) -> SessionView:
 
 
 def _waits(row: sqlite3.Row) -> dict[str, float]:
-    """Seconds in the queue until the last admission, and at semaphores since."""
+    """Seconds in the queue until the last admission, and at semaphores since (as `gates`: the name clients read)."""
     return {"queue": row["started_at"] - row["created_at"], "gates": row["waited_s"]} if row["started_at"] else {}

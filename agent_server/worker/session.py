@@ -156,7 +156,7 @@ class SessionRunner:
 
     @contextmanager
     def _sandbox(self, phase: str, layer: Path | None = None) -> Iterator[Sandbox]:
-        """A fresh sandbox of the task's image, on `layer`. Its CPU time is recorded under `phase` when it ends."""
+        """A fresh sandbox of the task's image, on `layer`. Its CPU time is added to `phase` when it ends."""
         settings = self._settings
         with self._slot("sandbox_starts"), self._costs.measure("sandbox_start"):
             sandbox = start_task_sandbox(settings, self._job.task, self._scratch(), layer=layer)

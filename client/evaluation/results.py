@@ -52,7 +52,7 @@ class EvaluationSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSample:
-    """One of the K attempts at a task; `index` from 0."""
+    """One of the K sessions of a task; `index` from 0."""
 
     task_id: str
     index: int

@@ -126,7 +126,8 @@ class SampleRunner:
         return make_record(sample, view, model_session)
 
     def _cancel(self, session_id: str) -> None:
-        with suppress(StackError):  # the server is is_failing or has deleted it; the relay serves that session no more
+        # The server is away or has deleted the session; either way the relay serves it no more.
+        with suppress(StackError):
             self._make_client(outage_s=CANCEL_OUTAGE_S).cancel(session_id)
 
     def _on_fault(self, fault: ModelError) -> None:

@@ -25,7 +25,7 @@ from agent_server.sandboxes.limits import Limits
 from agent_server.tasks.catalog import Catalog
 from scripts.bench.serving import DEMO
 
-LIMITS = Limits(6 << 30, 512, 4 << 30, 3600.0)
+LIMITS = Limits(memory_bytes=6 << 30, processes=512, disk_bytes=4 << 30, cpu_s=3600.0)
 TIMEOUT_S = 900.0
 
 

@@ -24,7 +24,7 @@ from agent_server.tasks.catalog import Catalog
 from scripts.bench.agent_server import FIX, IMAGE, PREPARE, execute, instance
 from scripts.bench.serving import DEMO
 
-LIMITS = Limits(4 << 30, 512, 2 << 30, 3600.0)
+LIMITS = Limits(memory_bytes=4 << 30, processes=512, disk_bytes=2 << 30, cpu_s=3600.0)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class ImageStore:
 
     @contextmanager
     def locked(self, on_wait: Callable[[str], None]) -> Iterator[int]:
-        """Hold the folder exclusively. Removes the leftovers of a killed command and yields their number. `on_wait`
+        """Hold the folder exclusively, without the leftovers of a killed command; yields how many it removed. `on_wait`
         gets a message before each wait."""
         with (self.work / "lock").open("w") as lock, self.alive.open("w") as alive:
             _lock(lock, lambda: on_wait(f"another command fetches into {self.root}; waiting for it"))
@@ -58,14 +58,14 @@ class ImageStore:
                 )
 
     def free(self) -> int:
-        """Return the free bytes of its file system."""
+        """The free bytes of its file system."""
         return shutil.disk_usage(self.root).free
 
     def path(self, name: str) -> Path:
         return image_path(self.root, name)
 
     def images(self) -> list[Path]:
-        """Return everything in the folder that looks like an image."""
+        """Everything in the folder that looks like an image."""
         return sorted(
             path
             for path in self.root.iterdir()
@@ -73,13 +73,13 @@ class ImageStore:
         )
 
     def unreferenced(self, names: Collection[str]) -> list[Path]:
-        """Return the images of none of these names."""
+        """The images of none of these names."""
         sifs = {_sif(self.root, name) for name in names}
         referenced = sifs | {sif.with_suffix("") for sif in sifs}
         return [path for path in self.images() if path not in referenced]
 
     def stored(self) -> dict[str, int]:
-        """Return the stored layers and other blobs, digest -> bytes."""
+        """The stored layers and other blobs, digest -> bytes."""
         blobs = {}
         for entry in os.scandir(self.blobs / "sha256"):
             if len(entry.name) == 64:  # other names are downloads in progress
@@ -122,14 +122,14 @@ class ImageStore:
         return target
 
     def discard(self, image: Path) -> None:
-        """Remove an image. Its name is gone at once, even if the deletion takes long."""
+        """Remove an image: first its name, by a rename, then its content. A killed deletion is a leftover."""
         discarded = self.builds / f"discarded {image.name}"
         image.rename(discarded)
         remove(discarded)
 
 
 def measure_size(path: Path) -> int:
-    """Return the bytes on disk of a file, or of a folder with its content; 0 if it does not exist."""
+    """The bytes on disk of a file, or of a folder with its content; 0 if it does not exist."""
     try:
         own = path.lstat().st_blocks * 512
         if path.is_dir() and not path.is_symlink():

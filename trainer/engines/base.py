@@ -5,7 +5,9 @@ Invariant: tokens in, tokens out. No text crosses these interfaces.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +15,15 @@ class Sampling:
     """Sampling parameters of the policy.
 
     `max_tokens` bounds the new tokens of one call. A token of `stop_token_ids` ends the turn and stays part of it.
+    The bounds are those of the gateway's control route, which takes these fields and no others.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_tokens: int = 1024
-    stop_token_ids: tuple[int, ...] = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    temperature: Annotated[StrictFloat | StrictInt, Field(ge=0)] = 1.0
+    top_p: Annotated[StrictFloat | StrictInt, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[StrictInt, Field(ge=1)] = 1024
+    stop_token_ids: tuple[StrictInt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from client.errors import InvalidRequest, StackError, Unauthorized
 from trainer.engines.base import Sampling
@@ -23,17 +23,10 @@ ANY_PREFIX = "/{prefix:(.+/)?}"
 _log = logging.getLogger(__name__)
 
 
-class _SamplingBody(BaseModel, extra="forbid"):
-    temperature: StrictFloat | StrictInt = Field(1.0, ge=0)
-    top_p: StrictFloat | StrictInt = Field(1.0, gt=0, le=1)
-    max_tokens: StrictInt = Field(1024, ge=1)
-    stop_token_ids: list[StrictInt] = []
-
-
 class _OpenBody(BaseModel, extra="forbid"):
     session_id: StrictStr = Field(min_length=1)
     key: StrictStr = Field(min_length=1)
-    sampling: _SamplingBody = _SamplingBody()
+    sampling: Sampling = Sampling()
 
 
 class _VersionBody(BaseModel, extra="forbid"):
@@ -63,8 +56,7 @@ def create_app(sessions: Sessions, control_token: str) -> web.Application:
 
     async def open_session(request: web.Request) -> web.Response:
         body = await _control_body(request, _OpenBody)
-        sampling = body.sampling.model_dump() | {"stop_token_ids": tuple(body.sampling.stop_token_ids)}
-        sessions.open(body.session_id, body.key, Sampling(**sampling))
+        sessions.open(body.session_id, body.key, body.sampling)
         return web.json_response({"session_id": body.session_id})
 
     async def close_session(request: web.Request) -> web.Response:

@@ -81,11 +81,11 @@ class RolloutBatch:
 
 
 @dataclass(slots=True)
-class _Running:
+class _LaunchedClient:
     process: ClientProcess
     tries: int
     started: float  # time.monotonic
-    kill_at: float | None = None  # time.monotonic of SIGKILL; set with SIGTERM, when the client is overdue
+    kill_at: float | None = None  # time.monotonic of SIGKILL; set with SIGTERM, and only if the client is overdue
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class _RunState:
     samples: dict[str, list[Sample]]  # by group id, in order of the groups
     pending: deque[tuple[str, int]]  # (group id, tries so far)
     total: int
-    running: dict[int, _Running] = field(default_factory=dict)  # by pidfd
+    clients: dict[int, _LaunchedClient] = field(default_factory=dict)  # by pidfd
     results: list[RolloutResult] = field(default_factory=list)
     refills: int = 0
 
@@ -156,8 +156,8 @@ class RolloutManager:
 
     def _collect(self, state: _RunState, selector: selectors.BaseSelector) -> None:
         next_tick = 0.0
-        while state.pending or state.running:
-            while state.pending and len(state.running) < self._settings.max_clients:
+        while state.pending or state.clients:
+            while state.pending and len(state.clients) < self._settings.max_clients:
                 self._launch(state, selector)
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
@@ -183,45 +183,45 @@ class RolloutManager:
                 with suppress(StackError):  # the OSError is the fault to report
                     self._gateway.close(session.session_id)
                 raise
-            state.running[process.fileno()] = _Running(process, tries + 1, time.monotonic())
+            state.clients[process.fileno()] = _LaunchedClient(process, tries + 1, time.monotonic())
             selector.register(process.fileno(), selectors.EVENT_READ)
 
     def _finish(self, state: _RunState, selector: selectors.BaseSelector, pidfd: int) -> None:
-        running = state.running.pop(pidfd)
+        client = state.clients.pop(pidfd)
         selector.unregister(pidfd)
         # The rest of an overdue client's grace goes to its children, which may still be cancelling the session.
-        client_exit = running.process.close(running.kill_at or 0.0)
-        seconds = time.monotonic() - running.started
-        trace = self._gateway.close(running.process.session.session_id)
-        overdue = running.kill_at is not None
-        result = to_result(running.process.session, client_exit, trace, seconds, overdue)
+        overdue = client.kill_at is not None
+        client_exit = client.process.close() if client.kill_at is None else client.process.close(client.kill_at)
+        seconds = time.monotonic() - client.started
+        trace = self._gateway.close(client.process.session.session_id)
+        result = to_result(client.process.session, client_exit, trace, seconds, overdue)
         state.results.append(result)
         group_id = result.session.group_id
         if result.sample:
             state.samples[group_id].append(result.sample)
-        elif running.tries < self._settings.max_tries:
-            state.pending.appendleft((group_id, running.tries))
+        elif client.tries < self._settings.max_tries:
+            state.pending.appendleft((group_id, client.tries))
             state.refills += 1
         state.on_result(result)
 
     def _end_overdue(self, state: _RunState) -> None:
         now = time.monotonic()
-        for running in state.running.values():
-            if running.kill_at is not None:
-                if now > running.kill_at:
-                    running.process.kill()
-            elif now - running.started > self._settings.timeout_s:
-                running.kill_at = now + self._settings.kill_after_s
-                running.process.terminate()
+        for client in state.clients.values():
+            if client.kill_at is not None:
+                if now > client.kill_at:
+                    client.process.kill()
+            elif now - client.started > self._settings.timeout_s:
+                client.kill_at = now + self._settings.kill_after_s
+                client.process.terminate()
 
     def _report_progress(self, state: _RunState) -> None:
         status = self._gateway.status()
         calling = 0
-        for running in state.running.values():
-            calls = status.get(running.process.session.session_id, {})
+        for client in state.clients.values():
+            calls = status.get(client.process.session.session_id, {})
             calling += bool(calls.get("n_calls") or calls.get("in_flight"))
         rewards = tuple(sample.reward for samples in state.samples.values() for sample in samples)
-        waiting = len(state.pending) + len(state.running) - calling
+        waiting = len(state.pending) + len(state.clients) - calling
         state.on_progress(RolloutProgress(waiting, calling, len(rewards), state.total, state.refills, rewards))
 
     def _cancel_all(self, state: _RunState, selector: selectors.BaseSelector) -> None:
@@ -229,16 +229,16 @@ class RolloutManager:
 
         After a complete run no client is left and nothing happens.
         """
-        for running in state.running.values():
-            running.process.terminate()
+        for client in state.clients.values():
+            client.process.terminate()
         deadline = time.monotonic() + self._settings.kill_after_s
-        alive = set(state.running)
+        alive = set(state.clients)
         while alive and (left_s := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(timeout=left_s):
                 selector.unregister(key.fd)
                 alive.discard(key.fd)
-        for running in state.running.values():
-            running.process.close(deadline)
+        for client in state.clients.values():
+            client.process.close(deadline)
             with suppress(StackError):  # teardown: if the gateway has failed, its sessions have ended with it
-                self._gateway.close(running.process.session.session_id)
-        state.running.clear()
+                self._gateway.close(client.process.session.session_id)
+        state.clients.clear()

@@ -153,3 +153,12 @@ def test_a_patch_whose_output_is_cut_is_no_submission(environment, monkeypatch):
 
 def test_a_command_that_fails_is_no_submission(environment):
     assert environment().execute({"command": f"{SUBMIT}; exit 1"})["returncode"] == 1
+
+
+def test_a_command_that_cannot_be_run_is_observed_with_its_reason(environment):
+    observed = environment().execute({"command": "echo \0"})
+    assert observed["returncode"] == 1 and "NUL" in observed["output"] and observed["exception_info"] == ""
+
+
+def test_a_limit_without_a_note_of_its_own_is_named(environment):
+    assert environment()._limit_note("sockets").endswith("at the sandbox's limit of sockets")

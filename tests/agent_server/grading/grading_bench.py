@@ -26,7 +26,7 @@ PATCH = """--- a/calc/core.py
 \x20
  def mean(numbers):
 """
-LIMITS = Limits(2**30, 200, 2**28, 600.0)
+LIMITS = Limits(memory_bytes=2**30, processes=200, disk_bytes=2**28, cpu_s=600.0)
 CONFIG = GradingConfig(timeout_s=60.0)
 
 

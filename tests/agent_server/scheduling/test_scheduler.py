@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_server.scheduling.scheduler import select_admissions
+from agent_server.scheduling.scheduler import free_slots, select_admissions
 
 modes = st.sampled_from(["train", "eval"])
 counts = st.dictionaries(modes, st.integers(0, 12))
@@ -15,7 +15,7 @@ counts = st.dictionaries(modes, st.integers(0, 12))
     limits=counts,
 )
 def test_admissions_are_fifo_and_never_over_the_limit(queued, running, limits):
-    admitted = select_admissions(queued, running, limits)
+    admitted = select_admissions(queued, free_slots(running, limits))
     for mode, waiting in queued.items():
         mine = [session for session in admitted if session in waiting]
         assert mine == waiting[: len(mine)], "out of order"

@@ -50,8 +50,9 @@ class Sessions(RuleBasedStateMachine):
     def dispatch(self):
         admitted = []
         running = {mode: sum(row["mode"] == mode for row in self.store.list_active()) for mode in MODES}
-        queued = {mode: self.store.list_queued(mode, free) for mode, free in free_slots(running, self.limits).items()}
-        for session in select_admissions(queued, running, self.limits):
+        free = free_slots(running, self.limits)
+        queued = {mode: self.store.list_queued(mode, slots) for mode, slots in free.items()}
+        for session in select_admissions(queued, free):
             row = self.store.admit(session)
             assert row is not None, "one party dispatches: what was queued a moment ago still is"
             if row["attempt"] == 1:

@@ -17,12 +17,12 @@ def ending(view):
 @pytest.mark.slow
 def test_a_call_that_straddles_the_limit_is_the_agents_time_out(own_server, model):
     """All sessions run at once. The worker interrupts them 5 s after the limit."""
-    server = own_server(AGENT_SERVER_AGENT_TIMEOUT_S="6", AGENT_SERVER_COMMAND_TIMEOUT_S="6")
+    server = own_server(AGENT_SERVER_AGENT_TIMEOUT_S="9", AGENT_SERVER_COMMAND_TIMEOUT_S="9")
     scripts = {
-        "command": [FIX, "sleep 5.1", "sleep 60"],
+        "command": [FIX, "sleep 6", "sleep 60"],
         "model call": [FIX, Hang(60.0)],
         "first model call": [Hang(60.0)],
-        "within the grace": [FIX, "sleep 4", f"sleep 3; {SUBMIT}"],
+        "within the grace": [FIX, "sleep 6", f"sleep 5; {SUBMIT}"],
         "between turns": [FIX, "sleep 60"],
     }
     sessions = {name: server.create(model, script, key=f"straddles {name}") for name, script in scripts.items()}
@@ -36,7 +36,7 @@ def test_a_call_that_straddles_the_limit_is_the_agents_time_out(own_server, mode
     for name in ("command", "model call"):
         trajectory = json.loads((server.work_dir / "trajectories" / f"{sessions[name]}.traj.json").read_text())
         assert trajectory["info"]["exit_status"] == "TimeExceeded"
-        assert views[name].seconds["agent"] < 6 + 5 + 2
+        assert views[name].seconds["agent"] < 9 + 5 + 2
 
 
 @pytest.mark.slow

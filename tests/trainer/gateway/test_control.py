@@ -12,7 +12,7 @@ def test_the_trainers_client_opens_closes_and_raises_typed_errors(gateway):
         loop = asyncio.get_running_loop()
 
         def trainer():
-            control.open("two", "key2", Sampling(max_tokens=5, stop_token_ids=(3,)))
+            control.open("two", "key2", Sampling(0.5, 0.25, 5, (3,)))
             control.set_version(2)
             assert control.status()["two"] == {"n_calls": 0, "in_flight": 0}
             trace = control.close("two")
