@@ -87,7 +87,8 @@ def test_a_full_queue_answers_429_with_retry_after(own_server, model):
         and int(answer.headers["Retry-After"]) > 0
         and answer.json()["error"]["code"] == "busy"
     )
-    assert requests.post(f"{server.url}/sessions", json=body | {"session_id": "third"}, timeout=5).status_code == 200
+    repeated = body | dict.fromkeys(("session_id", "group_id", "api_key"), "third")
+    assert requests.post(f"{server.url}/sessions", json=repeated, timeout=5).status_code == 200
     with pytest.raises(ServerBusy):
         AgentServerClient(server.url, busy_s=1.0).create(SessionRequest(**body))
     model.scripts["fourth"] = [FIX]
