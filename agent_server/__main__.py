@@ -13,8 +13,10 @@ from pydantic.fields import FieldInfo
 
 from agent_server.agents.registry import load_agent
 from agent_server.config import Settings, variable
+from agent_server.control_token import control_token
 from agent_server.layers import command as prepare
 from agent_server.observability import logs
+from agent_server.private_files import FOLDER_MODE
 from agent_server.sandboxes import apptainer, network
 from agent_server.sandboxes.cgroups.delegation import set_up_delegation
 from agent_server.tasks import unusable
@@ -46,10 +48,13 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         check(settings)
+        control_token(settings)
     except StackError as error:
         print(f"agent_server: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"agent_server: listening on http://{settings.address}, work directory {settings.work_dir}", file=sys.stderr)
+    if not settings.token:
+        print(f"agent_server: PATCH /limits needs the token in {settings.control_token_file}", file=sys.stderr)
     if parent := set_up_delegation():
         print(f"agent_server: each sandbox gets a cgroup in {parent}", file=sys.stderr)
     config = os.path.join(os.path.dirname(__file__), "gunicorn.conf.py")
@@ -87,7 +92,7 @@ def check(settings: Settings) -> None:
     catalog = open_catalog(settings)
     check_images(settings.sif_dir, catalog.image_names())
     try:
-        settings.work_dir.mkdir(parents=True, exist_ok=True)
+        settings.work_dir.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as refused:
         raise StorageError(
             f"AGENT_SERVER_WORK_DIR={settings.work_dir} must be a writable folder ({refused}); choose another"

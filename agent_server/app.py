@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from agent_server.api import openapi, ops, sessions, tasks
 from agent_server.config import Settings
+from agent_server.control_token import control_token
 from agent_server.executors.base import Executor
 from agent_server.executors.local import LocalExecutor
 from agent_server.observability.drift import DriftAlarm
@@ -60,6 +61,7 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
     shutdown = Shutdown(store, dispatcher, long_polls, service, settings.drain_timeout_s)
     app.extensions.update(
         settings=settings,
+        control_token=control_token(settings),
         catalog=catalog,
         task_order=catalog.order(settings.seed, shuffle=settings.shuffle),
         store=store,
@@ -79,10 +81,14 @@ def create_app(settings: Settings, executor: Executor | None = None) -> Flask:
 
 
 def _check_token() -> None:
-    token = current_app.extensions["settings"].token
+    settings, control = (current_app.extensions[name] for name in ("settings", "control_token"))
+    if request.endpoint in ops.OPEN_TO_ALL:
+        return
+    token = control if request.endpoint in ops.CONTROL else settings.token
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if token and request.endpoint not in ops.OPEN_TO_ALL and not hmac.compare_digest(sent.encode(), token.encode()):
-        raise Unauthorized("this server requires its AGENT_SERVER_TOKEN; send `Authorization: Bearer TOKEN`")
+    if token and not hmac.compare_digest(sent.encode(), token.encode()):
+        place = "AGENT_SERVER_TOKEN" if settings.token else "token, the file control_token of its work directory"
+        raise Unauthorized(f"this call requires the server's {place}; send `Authorization: Bearer TOKEN`")
 
 
 def _stack_error(error: StackError) -> tuple[Response, int]:

@@ -45,7 +45,9 @@ class Settings(BaseModel):
     work_dir: Path = Field(description="database, scratch files, trajectories and logs")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8600, ge=1, le=65535, description="port to listen on")
-    token: str = Field("", description="bearer token of every call but health; empty: none", repr=False)
+    token: str = Field(
+        "", description="bearer token of every call but health; empty: only PATCH /limits needs one", repr=False
+    )
     open_to_anyone: Literal["no", "yes"] = Field("no", description="`yes`: listen beyond loopback without a token")
     base_urls: BaseUrls = Field(
         (), description="comma-separated URL prefixes, one of which a session's base_url must have; empty: any"
@@ -267,6 +269,10 @@ class Settings(BaseModel):
     def address(self) -> str:
         """HOST:PORT, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def control_token_file(self) -> Path:
+        return self.work_dir / "control_token"
 
     @property
     def scratch_dir(self) -> Path:

@@ -54,13 +54,15 @@ def build_gateway(config: Config, model: Path, engine_socket: Path, token: str, 
     )
 
 
-def build_agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Service:
-    """The agent server of a run that names no other one; its records and trajectories go to `work_dir`."""
+def build_agent_server(settings: AgentServer, work_dir: Path, token: str, log: Path) -> Service:
+    """The agent server of a run that names no other one; its records and trajectories go to `work_dir`. Its calls need
+    `token`."""
     env = dict(
         os.environ,
         R2E_DATA_PATH=str(settings.data_path),
         R2E_SIF_DIR=str(settings.sif_dir),
         AGENT_SERVER_WORK_DIR=str(work_dir),
+        AGENT_SERVER_TOKEN=token,
     )
     for key in (
         *("host", "port", "agent_config", "train_concurrency", "eval_concurrency", "seed"),
@@ -71,14 +73,17 @@ def build_agent_server(settings: AgentServer, work_dir: Path, log: Path) -> Serv
     return Service("agent server", [sys.executable, "-m", "agent_server"], env, log, url + "/healthz")
 
 
-def build_client_settings(config: Config, io_root: Path, run_id: str) -> ClientSettings:
-    """Command, environment and limits of the client processes."""
+def build_client_settings(config: Config, io_root: Path, run_id: str, token: str) -> ClientSettings:
+    """Command, environment and limits of the client processes. `token`: the agent server's, "" for none."""
     server, rollout = config.agent_server, config.rollout
+    env = dict(os.environ, AGENT_SERVER_URL=server.url or f"http://{_reachable(server.host)}:{server.port}")
+    if token:
+        env["AGENT_SERVER_TOKEN"] = token
     return ClientSettings(
         command=rollout.client_command,
         base_url=config.gateway.url,
         io_root=io_root,
-        env=dict(os.environ, AGENT_SERVER_URL=server.url or f"http://{_reachable(server.host)}:{server.port}"),
+        env=env,
         timeout_s=rollout.client_timeout_s,
         kill_after_s=CLIENT_KILL_AFTER_S,
         max_clients=rollout.max_clients,

@@ -4,6 +4,7 @@ Invariant: everything that was started is stopped, the last first, however the r
 Order: check the ports, start the services, load the actor while vLLM starts, wait for health.
 """
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -67,13 +68,15 @@ def _prepare(
 ) -> Loop:
     """Start every component with `start`. Returns the loop once all of them are ready."""
     model = resume.weights if resume else config.model.path
-    logs, token = run_dir.path / "logs", secrets.token_hex(16)
+    logs, token, server_token = run_dir.path / "logs", secrets.token_hex(16), _agent_server_token(config)
     engine = build.build_engine(config, model, logs / "vllm.log")
     gateway = build.build_gateway(config, model, engine.socket, token, logs / "gateway.log")
     services: list[ChildServer] = [engine, gateway]
     if config.agent_server.url is None:
         work_dir = run_dir.path / "agent_server"
-        services.append(build.build_agent_server(config.agent_server, work_dir, logs / "agent_server.log"))
+        services.append(
+            build.build_agent_server(config.agent_server, work_dir, server_token, logs / "agent_server.log")
+        )
 
     display.phase("starting")
     names = "vLLM and gateway" if config.agent_server.url else "vLLM, gateway and agent server"
@@ -99,7 +102,7 @@ def _prepare(
     control = GatewayControl(build.control_url(config), token)
     # An agent server keeps the task row of a group id as long as it lives, so ids must differ from run to run.
     run_id = f"{run_dir.path.name}-{secrets.token_hex(3)}"
-    settings = build.build_client_settings(config, run_dir.path / "sessions", run_id)
+    settings = build.build_client_settings(config, run_dir.path / "sessions", run_id, server_token)
     rollouts = RolloutManager(settings, control, interrupts, health_check)
     checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
     components = Components(engine, control, actor, rollouts, checkpoints)
@@ -140,6 +143,11 @@ def _checkpoint_to_resume(config: Config) -> Checkpoint | None:
             f"checkpoint.resume_from is at step {newest.step} already"
         )
     return newest
+
+
+def _agent_server_token(config: Config) -> str:
+    """The user's, who may have set one for the server at agent_server.url; else one for the server of this run."""
+    return os.environ.get("AGENT_SERVER_TOKEN", "") or ("" if config.agent_server.url else secrets.token_hex(16))
 
 
 def _weights_dir(run_dir: RunDir) -> Path:

@@ -1,6 +1,7 @@
 """Routes for operators: health, readiness, metrics, limits.
 
-Invariant: health and readiness need no token, everything else does.
+Invariant: health and readiness need no token, everything else does if AGENT_SERVER_TOKEN is set. What changes the
+server for everyone needs one always.
 """
 
 from flask import Blueprint, Response, current_app, jsonify
@@ -10,6 +11,7 @@ from client.errors import InvalidRequest
 
 blueprint = Blueprint("ops", __name__)
 OPEN_TO_ALL = {"ops.healthz", "ops.readyz"}
+CONTROL = {"ops.change_limits"}
 MAX_LIMIT = 1_000_000
 
 

@@ -56,6 +56,11 @@ class RunningServer:
     def client(self) -> AgentServerClient:
         return AgentServerClient(self.url, outage_s=10.0)
 
+    @property
+    def control(self) -> dict[str, str]:
+        """Headers of a call that changes the server."""
+        return {"Authorization": f"Bearer {(self.work_dir / 'control_token').read_text()}"}
+
     def create(self, model: ScriptedModel, script: list, *, key: str = "", task_id: str | None = TASK, **fields) -> str:
         """Queue a session whose model follows `script`; returns the server's id."""
         key = key or uuid.uuid4().hex

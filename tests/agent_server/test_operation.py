@@ -33,12 +33,12 @@ def test_limits_change_while_sessions_run(own_server, model):
     sessions = [server.create(model, [Hang(120.0)]) for _ in range(4)]
     eventually(lambda: running(server) == 1)
     assert (
-        requests.patch(limits, json={"train": 3}, timeout=5).json()["train"]
+        requests.patch(limits, headers=server.control, json={"train": 3}, timeout=5).json()["train"]
         == 3
         == requests.get(limits, timeout=5).json()["train"]
     )
     eventually(lambda: running(server) == 3, what="two more admitted")
-    requests.patch(limits, json={"train": 1}, timeout=5)
+    requests.patch(limits, headers=server.control, json={"train": 1}, timeout=5)
     server.client.cancel(sessions[0])
     eventually(lambda: running(server) == 2, what="nothing is killed, nothing admitted")
     assert server.client.get(sessions[3]).status == "queued"
@@ -62,7 +62,7 @@ def test_limits_change_while_sessions_run(own_server, model):
 )
 def test_a_wrong_limit_is_refused_by_its_name(server, body, field):
     before = requests.get(f"{server.url}/limits", timeout=5).json()
-    answer = requests.patch(f"{server.url}/limits", json=body, timeout=5)
+    answer = requests.patch(f"{server.url}/limits", headers=server.control, json=body, timeout=5)
     assert answer.status_code == 400 and answer.json()["error"].get("field") == field
     assert requests.get(f"{server.url}/limits", timeout=5).json() == before
 

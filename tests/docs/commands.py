@@ -16,7 +16,8 @@ RUN_WITH_SUBSTITUTIONS = {
     '"base_url": "http://127.0.0.1:8000", "api_key": "key"}\'': "test_a_session_by_hand",
     "curl -s 'localhost:8600/sessions/ID-FROM-THAT-ANSWER?wait=60'": "test_a_session_by_hand",
     "curl -s localhost:8600/limits": "test_limits_by_hand",
-    """curl -s -X PATCH localhost:8600/limits -d '{"train": 32, "gradings": 4}'""": "test_limits_by_hand",
+    """curl -s -X PATCH localhost:8600/limits -H "Authorization: Bearer $(cat /scratch/agents/control_token)\""""
+    """ -d '{"train": 32, "gradings": 4}'""": "test_limits_by_hand",
     ".venv/bin/python -m trainer check FILE": "test_a_configuration_is_checked",
     "export PYTHONPATH=/my/code AGENT_SERVER_DATASET=fizz:Fizz": "test_a_dataset_of_your_own",
     ".venv/bin/python -m agent_server validate --tasks rows.jsonl --images /data/images --dataset fizz:Fizz": (

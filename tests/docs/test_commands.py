@@ -76,6 +76,7 @@ def test_a_session_by_hand(server, model):
 def test_limits_by_hand(server):
     before = json.loads(shell(find_command("curl -s localhost:8600/limits").replace("localhost:8600", server.url)))
     patch = find_command("curl -s -X PATCH localhost:8600/limits").replace("localhost:8600", server.url)
+    patch = patch.replace("/scratch/agents", str(server.work_dir))
     assert json.loads(shell(patch)) == before | {"train": 32, "gradings": 4}
 
 

@@ -73,7 +73,11 @@ def load_actor(config, model):
 
 build.build_engine = lambda *arguments: service("engine", Engine)
 build.build_gateway = lambda *arguments: service("gateway")
-build.build_agent_server = lambda *arguments: service("agent_server")
+def agent_server(settings, work_dir, token, log):
+    (directory / "server_token").write_text(token)
+    return service("agent_server")
+
+build.build_agent_server = agent_server
 build.build_actor = load_actor
 build.build_decoder = lambda model: str
 launch.GatewayControl = Control
@@ -83,6 +87,7 @@ CLIENT = """
 if [ $RELAX_ROLLOUT_MODE = {stage} ]; then
   touch {directory}/hold; trap 'exit 143' TERM; while :; do sleep 0.1; done
 fi
+printf %s "$AGENT_SERVER_TOKEN" >{directory}/client_token
 mkdir {directory}/$RELAX_GROUP_ID 2>/dev/null && reward=1 || reward=0
 printf '{{"reward": %s, "metadata": {{"n_calls": 1}}}}' $reward >$RELAX_OUTPUT_JSON
 """
@@ -141,6 +146,8 @@ def test_a_run_that_completes_leaves_no_process(start, leftover_processes, tmp_p
     output = run.communicate()[0].decode()
     assert run.returncode == 0 and "held-out resolved rate: before" in output
     assert leftover_processes() == []
+    assert len((tmp_path / "server_token").read_text()) >= 32
+    assert (tmp_path / "client_token").read_text() == (tmp_path / "server_token").read_text()
     assert {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()} == {
         "config.resolved.toml",
         "metrics.jsonl",
