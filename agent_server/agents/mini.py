@@ -29,6 +29,7 @@ from client.errors import (
     SandboxLimitExceeded,
     StackError,
 )
+from client.proxies import proxy_for
 from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
@@ -89,12 +90,10 @@ def preload() -> None:
     from litellm.litellm_core_utils import thread_pool_executor
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
 
-    from agent_server.agents.model_replies import ReadableReplies
-
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    litellm.client_session = ReadableReplies(verify=get_ssl_configuration(), follow_redirects=True)
+    get_ssl_configuration()  # made once: it takes 0.1 s
     litellm.completion(
         model="openai/none", messages=[{"role": "user", "content": ""}], api_key="none", mock_response=""
     )
@@ -221,7 +220,10 @@ def _save_trajectory(agent: Any, trajectory: Path) -> None:
 def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
     """mini-swe-agent's litellm model for the session's endpoint."""
     import litellm
+    from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
     from minisweagent.models import litellm_model, litellm_textbased_model
+
+    from agent_server.agents.model_replies import ReadableReplies
 
     module = litellm_textbased_model if config.protocol == "text" else litellm_model
     options = {"model_name": "openai/policy", "cost_tracking": "ignore_errors"} | config.model
@@ -231,9 +233,14 @@ def _model(config: MiniConfig, endpoint: ModelEndpoint) -> Any:
         "timeout": endpoint.timeout_s,
         "max_retries": 0,  # mini-swe-agent retries; two layers of retries would multiply
     }
-    model = getattr(module, MODEL_CLASSES[config.protocol])(
-        **options | {"model_kwargs": connection | options.get("model_kwargs", {})}
+    options["model_kwargs"] = connection | options.get("model_kwargs", {})
+    litellm.client_session = ReadableReplies(
+        verify=get_ssl_configuration(),
+        follow_redirects=True,
+        trust_env=False,
+        proxy=proxy_for(options["model_kwargs"]["api_base"], os.environ) or None,
     )
+    model = getattr(module, MODEL_CLASSES[config.protocol])(**options)
     model.abort_exceptions = [*model.abort_exceptions, litellm.exceptions.BadRequestError]
     return model
 
