@@ -5,6 +5,7 @@ the server after a restart: one that ended meanwhile may be older than its reten
 """
 
 import logging
+import math
 import os
 import time
 
@@ -24,7 +25,8 @@ class Retention:
         self._settings, self._store = settings, store
         self._loop_devices = LoopDeviceSweeper(settings.sif_dir)
         self._interval_s = min(SWEEP_S, settings.record_retention_s / 2, settings.lease_timeout_s / 2)
-        self._due = time.monotonic() + min(settings.record_retention_s, OUTAGE_S)
+        self._due = 0.0
+        self._records_from = time.monotonic() + min(settings.record_retention_s, OUTAGE_S)
 
     def sweep(self) -> float:
         """Sweep where it is due. Returns the seconds until the next time. Raises StorageError."""
@@ -38,8 +40,9 @@ class Retention:
         return self._interval_s
 
     def _drop_records(self) -> None:
+        may_drop = time.monotonic() >= self._records_from
         dropped = self._store.expire(
-            record_s=self._settings.record_retention_s,
+            record_s=self._settings.record_retention_s if may_drop else math.inf,
             lease_idle_s=self._settings.lease_timeout_s,
             lease_s=self._settings.file_retention_s,
         )
