@@ -112,7 +112,7 @@ class Settings(BaseModel):
     )
     shuffle: bool = Field(True, description="1: each training epoch has an order of its own; 0: that of the file")
     seed: int = Field(0, description="seed of the training epochs' order")
-    session_timeout_s: float = Field(3600.0, gt=0, description="from admission to the end of grading")
+    session_timeout_s: float = Field(3900.0, gt=0, description="from admission to the end of grading")
     agent_timeout_s: float = Field(2400.0, gt=0, description="the agent's share of it")
     grading_timeout_s: float = Field(900.0, gt=0, description="the tests' share of it")
     sandbox_start_timeout_s: float = Field(

@@ -112,7 +112,7 @@ def test_an_overdue_worker_that_ignores_sigterm_is_killed_and_keeps_its_slot_unt
     assert dispatcher.reconcile() == dispatcher_module.IDLE_S
     view = store.view(session)
     assert (view.status, view.error["code"]) == (Status.FAILED, "server_error")
-    assert "outlasted AGENT_SERVER_SESSION_TIMEOUT_S=3600" in view.error["message"]
+    assert "outlasted AGENT_SERVER_SESSION_TIMEOUT_S=3900" in view.error["message"]
     assert executor.killed_groups == [1001] and not list(settings.scratch_dir.iterdir())
     assert executor.jobs == [session, second]
 
