@@ -109,4 +109,5 @@ NOT_RUN = {
     ".venv/bin/python -m scripts.bench.queue": IS_A_BENCH,
     ".venv/bin/python -m scripts.bench.grading": IS_A_BENCH,
     ".venv/bin/python -m scripts.bench.canary": IS_A_BENCH,
+    ".venv/bin/python -m scripts.bench.preparation": IS_A_BENCH,
 }
