@@ -1,11 +1,12 @@
-"""What an agent keeps of its commands' outputs: a cut in memory, and all of it in a file beside the trajectory.
+"""Outputs of an agent's commands: a cut of each in memory, and all of it in a file beside the trajectory.
 
 Invariant: an output of any length costs the worker KEPT_CHARACTERS once the agent has seen it; the file has a limit.
 """
 
 import logging
-import os
 from pathlib import Path
+
+from agent_server.private_files import open_private
 
 log = logging.getLogger(__name__)
 KEPT_CHARACTERS = 10_000
@@ -37,12 +38,8 @@ class CommandOutputs:
         if len(data) > self._left:
             data = data[: self._left] + b"\n[the file is full; what follows is left out]\n"
         try:
-            with open(self.path, "ab", opener=_open_private) as file:
+            with open(self.path, "ab", opener=open_private) as file:
                 file.write(data)
         except OSError as error:
             log.error("%s was not written: %s", self.path, error)
         self._left -= len(data)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

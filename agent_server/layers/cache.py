@@ -15,6 +15,7 @@ from pathlib import Path
 PARTIAL = ".partial"
 LOCK = ".lock"  # stays when its layer is removed: a process may be waiting at it
 SIZE = "bytes"  # file in a layer: its disk space
+EVICTION = "eviction"  # one at a time: another one would remove what this one has listed
 
 
 class LayerCache:
@@ -35,7 +36,8 @@ class LayerCache:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not layer.is_dir():  # another process may have made it meanwhile
                     self._make(layer, make)
-                    self._evict(keep=key)
+                    with self._locked(EVICTION, fcntl.LOCK_EX):
+                        self._evict(keep=key)
                 fcntl.flock(lock, fcntl.LOCK_SH)  # not atomic: the layer may be removed before it is locked again
             os.utime(layer)
             yield layer

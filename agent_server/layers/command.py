@@ -21,7 +21,7 @@ from agent_server.sandboxes.base import Sandbox
 from agent_server.tasks.catalog import MODES, open_catalog
 from agent_server.tasks.task import Task
 from agent_server.worker.task_sandbox import start_task_sandbox
-from client.errors import StackError
+from client.errors import ConfigError, StackError
 from client.wire import Mode
 
 ALL_PREPARED, SOME_FAILED, BAD_INPUT = 0, 1, 2
@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="rows at once (default: the cores)")
     arguments = parser.parse_args(argv)
     try:
+        if arguments.jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1; got {arguments.jobs}, raise it")
         return prepare(Settings.from_environment(os.environ), arguments.ids, arguments.jobs)
     except StackError as failure:
         print(f"prepare: {failure}", file=sys.stderr)
@@ -48,6 +50,8 @@ def prepare(settings: Settings, ids: Sequence[str] | None, jobs: int) -> int:
     """Make what is missing. `ids`: of rows, None for all. Raises ConfigError."""
     catalog = open_catalog(settings)
     rows: list[tuple[Mode, str]] = [(mode, task_id) for mode in MODES for task_id in catalog.ids(mode)]
+    if unknown := set(ids or ()) - {task_id for _, task_id in rows}:
+        raise ConfigError(f"--ids must be ids of rows in {settings.data_path}; these are not: {', '.join(unknown)}")
     rows = [(mode, task_id) for mode, task_id in rows if ids is None or task_id in ids]
 
     def work(row: tuple[Mode, str]) -> str:
@@ -57,7 +61,7 @@ def prepare(settings: Settings, ids: Sequence[str] | None, jobs: int) -> int:
             return str(failure) or type(failure).__name__
 
     n_failed = 0
-    with ThreadPoolExecutor(max(jobs, 1)) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         for number, ((_, task_id), reason) in enumerate(zip(rows, pool.map(work, rows), strict=True), start=1):
             n_failed += bool(reason)
             print(f"[{number}/{len(rows)}] {task_id}: {reason or 'ok'}", flush=True)

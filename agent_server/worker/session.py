@@ -28,7 +28,7 @@ from agent_server.worker.signals import agent_deadline
 from agent_server.worker.store_retry import retry_on_full_disk
 from agent_server.worker.submission import Submission
 from agent_server.worker.task_sandbox import run_setup_command, start_task_sandbox
-from client.errors import DiskFull, StorageError
+from client.errors import DiskFull, SandboxStartFailed, StorageError
 from client.proxies import exempt
 from client.redaction import Redaction
 
@@ -60,7 +60,7 @@ class SessionRunner:
         """A sandbox with the agent's repository: prepared for all sessions of the row, or else for this one."""
         with ExitStack() as held:
             with self._costs.measure("prepare"):
-                prepared = held.enter_context(self._prepared()) if can_prepare(self._settings, self._job.task) else None
+                prepared = self._open_prepared(held) if can_prepare(self._settings, self._job.task) else None
             sandbox = held.enter_context(self._sandbox("commands", prepared.layer if prepared else None))
             if prepared:
                 self._strategy.use_prepared(prepared.state)
@@ -69,9 +69,15 @@ class SessionRunner:
                     self._strategy.prepare(self._dataset, self._job.task, sandbox)
             yield sandbox
 
-    def _prepared(self) -> AbstractContextManager[PreparedRepository]:
+    def _open_prepared(self, held: ExitStack) -> PreparedRepository | None:
+        """The row's prepared repository, until `held` ends; None where this machine cannot make it."""
         what = (self._dataset, self._job.task, self._strategy)
-        return prepared_repository(self._settings, *what, self._sandbox_that_makes)
+        try:
+            return held.enter_context(prepared_repository(self._settings, *what, self._sandbox_that_makes))
+        except SandboxStartFailed as refused:
+            # The work directory may be on a file system that holds no overlay's files: a container's, for example.
+            log.warning("the repository of %s is prepared for one session alone: %s", self._job.task.task_id, refused)
+            return None
 
     @contextmanager
     def _sandbox_that_makes(self, layer: Path) -> Iterator[Sandbox]:

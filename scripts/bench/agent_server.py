@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def measure_work_s() -> float:
     """Return the seconds of the commands and the tests alone, in a running sandbox. Median of three."""
     totals = []
     for _ in range(3):
-        sandbox = apptainer.start(IMAGE, scratch=Path("/tmp"), env={}, start_timeout_s=60)
+        with tempfile.TemporaryDirectory() as scratch:
+            sandbox = apptainer.start(IMAGE, scratch=Path(scratch), env={}, start_timeout_s=60)
         try:
             sandbox.run(PREPARE, cwd="/testbed", timeout_s=60)
             totals.append(

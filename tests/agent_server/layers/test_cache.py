@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,15 @@ def test_a_layer_in_use_stays(folder):
             assert names(folder) == {"used", "another"}
         with cache.open("last", filled(100)):
             assert names(folder) == {"used", "last"} and (used / "content").exists()
+
+
+def test_makers_at_once_may_all_remove_layers(folder):
+    """The cache has room for one layer."""
+
+    def make(number: int) -> bool:
+        with LayerCache(folder, 4 << 10).open(f"row{number}", filled(4)) as layer:
+            return (layer / "content").exists()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(make, range(100)))
+    assert len(names(folder)) <= 8 and not [name for name in names(folder) if name.endswith(".partial")]

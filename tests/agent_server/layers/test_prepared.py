@@ -15,7 +15,7 @@ from agent_server.layers.key import layer_key
 from agent_server.layers.prepared import can_prepare, prepared_repository
 from agent_server.tasks.catalog import Catalog
 from agent_server.worker.task_sandbox import start_task_sandbox
-from tests.agent_server.conftest import DEMO, FIX, ROOT, TASK
+from tests.agent_server.conftest import DEMO, FIX, ROOT, TASK, launch, shut_down
 from tests.agent_server.grading.grading_bench import run
 
 # The state of the repository that git and the agent can see.
@@ -124,6 +124,38 @@ def test_a_preparation_that_fails_says_why_and_leaves_nothing(rows, monkeypatch)
     with pytest.raises(subprocess.SubprocessError, match="no commit"), rows.prepared():
         pass
     assert [path.suffix for path in rows.settings.prepared_dir.iterdir()] == [".lock"]
+
+
+@pytest.fixture
+def overlay(tmp_path):
+    """A folder on an overlay, as in a container: its file system cannot be written by another overlay."""
+    folders = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
+    for folder in folders.values():
+        folder.mkdir()
+    options = "lowerdir={lower},upperdir={upper},workdir={work}".format(**folders)
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(folders["merged"])], check=True)
+    yield folders["merged"]
+    subprocess.run(["umount", str(folders["merged"])], check=True)
+
+
+def test_a_session_prepares_its_own_repository_where_no_layer_can_be_made(overlay, model):
+    server = launch(overlay / "work")
+    try:
+        view = server.run(model, [FIX])
+    finally:
+        shut_down(server)
+    assert (view.status, view.reward) == ("completed", 1.0)
+    log = "".join(path.read_text() for path in (server.work_dir / "logs").glob("*.log"))
+    assert f"the repository of {TASK} is prepared for one session alone" in log
+    assert [path for path in (server.work_dir / "prepared").iterdir() if path.is_dir()] == []
+
+
+def test_unknown_rows_are_not_prepared(tmp_path):
+    settings = {"R2E_DATA_PATH": DEMO / "tasks", "R2E_SIF_DIR": DEMO / "images", "AGENT_SERVER_WORK_DIR": tmp_path}
+    command = [sys.executable, "-m", "agent_server", "prepare", "--ids", "no-such-row"]
+    environment = os.environ | {name: str(value) for name, value in settings.items()}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "no-such-row" in done.stderr
 
 
 def test_rows_are_prepared_ahead(tmp_path):
