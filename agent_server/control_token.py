@@ -8,8 +8,7 @@ Invariant: a restart keeps the token.
 import secrets
 
 from agent_server.config import Settings
-from agent_server.private_files import FILE_MODE
-from client.atomic_write import replacing
+from agent_server.private_files import write_private
 from client.errors import StorageError
 
 
@@ -30,9 +29,7 @@ def _read(settings: Settings) -> str:
 def _make(settings: Settings) -> str:
     token = secrets.token_urlsafe(32)
     try:
-        with replacing(settings.control_token_file) as temporary:
-            temporary.touch(FILE_MODE)
-            temporary.write_text(token)
+        write_private(settings.control_token_file, token.encode())
     except OSError as refused:
         raise _unusable(settings, refused) from refused
     return token

@@ -20,12 +20,17 @@ def make_private_folder(path: Path) -> None:
     path.chmod(FOLDER_MODE)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Replace the file's content, whole or not at all; the file gets FILE_MODE. Raises OSError."""
+    with replacing(path) as temporary:
+        temporary.touch(FILE_MODE)
+        temporary.write_bytes(content)
+
+
 def make_private(path: Path, redaction: Redaction) -> None:
     """Close a file that an agent wrote to other users, and remove the key from it. Raises OSError."""
     path.chmod(FILE_MODE)
     content = path.read_bytes()
     redacted = redaction(content)
     if redacted != content:
-        with replacing(path) as temporary:
-            temporary.touch(FILE_MODE)
-            temporary.write_bytes(redacted)
+        write_private(path, redacted)

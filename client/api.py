@@ -64,7 +64,7 @@ class AgentServerClient:
         """The session's state, as soon as it is terminal or after `wait_s`. Raises NotFound."""
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}
         return SessionView.model_validate(
-            self._call("GET", _path(session_id), params=query, read_timeout_s=wait_s + 15.0)
+            self._call("GET", session_path(session_id), params=query, read_timeout_s=wait_s + 15.0)
         )
 
     def wait(self, session_id: str, *, timeout_s: float) -> SessionView:
@@ -87,7 +87,7 @@ class AgentServerClient:
 
     def cancel(self, session_id: str) -> None:
         """Cancel the session in any state. Repeatable."""
-        self._call("POST", f"{_path(session_id)}/cancel")
+        self._call("POST", f"{session_path(session_id)}/cancel")
 
     def _call(self, method: str, path: str, *, read_timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
         down_since = busy_since = None
@@ -136,7 +136,8 @@ class _KeepAlive(HTTPAdapter):
         super().init_poolmanager(*arguments, **options)
 
 
-def _path(session_id: str) -> str:
+def session_path(session_id: str) -> str:
+    """The path of a session's routes. Any id may be part of it."""
     return f"/sessions/{quote(session_id, safe='')}"
 
 

@@ -1,4 +1,4 @@
-"""What a model API's refusal of a request means.
+"""Classes of a model API's refusals: the context is full, the conversation is refused, or neither.
 
 Invariant: every reader of such a reply, agents and evaluation, decides here.
 """

@@ -1,4 +1,4 @@
-"""What a policy may write: arbitrary text, arbitrary JSON as a call's arguments, and the values that broke readers."""
+"""Outputs that a policy may write: arbitrary text, arbitrary JSON as arguments of a call, values that broke readers."""
 
 import json
 

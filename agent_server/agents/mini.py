@@ -127,7 +127,7 @@ class SandboxEnvironment:
             "returncode": result.returncode,
             "exception_info": self._limit_note(result.limit),
             # In place of the whole output, which mini-swe-agent keeps beside the observation.
-            "extra": {"raw_output": self._outputs.keep(action.get("command", ""), result.output)},
+            "extra": {"raw_output": self._outputs.keep(command, result.output)},
         }
 
     def _limit_note(self, limit: str) -> str:

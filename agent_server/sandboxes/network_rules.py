@@ -1,4 +1,4 @@
-"""Which addresses a sandbox with a network reaches, as rules of nftables.
+"""Rules of nftables for the addresses that a sandbox with a network reaches.
 
 Invariant: pure. This machine's addresses are refused whatever is allowed; what no rule names is dropped.
 """

@@ -1,4 +1,4 @@
-"""What an agent leaves to be graded: the patch that it gave itself, or else the diff of its repository.
+"""The submission of an agent: the patch that it gave itself, or else the diff of its repository.
 
 Invariant: a submission is whole or refused, with the reason. It is never cut.
 """

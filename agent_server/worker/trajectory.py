@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from agent_server.agents.base import AgentResult
-from client.atomic_write import replacing
+from agent_server.private_files import write_private
 from client.redaction import Redaction
 
 log = logging.getLogger(__name__)
@@ -25,9 +25,7 @@ def record_ending(path: Path, result: AgentResult, redaction: Redaction) -> None
         if not isinstance(info := record["info"], dict) or info | ending == info:
             return
         text = redaction(json.dumps(record | {"info": info | ending}, indent=2))
-        with replacing(path) as temporary:
-            temporary.touch(path.stat().st_mode & 0o777)
-            temporary.write_text(text)
+        write_private(path, text.encode())
     except FileNotFoundError:
         return
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""How much depends on a rule.
+"""Grades of the conformance rules: how much depends on each.
 
 Invariant: Relax's server keeps every rule that is not OURS, so that it can stand in place of ours.
 """

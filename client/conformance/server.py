@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 import requests
 
+from client.api import session_path
 from client.conformance.model import COMPLETIONS, Model, ModelSession
 from client.http_session import http_session
 from client.wire import Status
@@ -134,11 +134,6 @@ class Server:
 
 
 Check = Callable[[Server], None]
-
-
-def session_path(session_id: str) -> str:
-    """Any id may be part of a URL."""
-    return f"/sessions/{quote(session_id, safe='')}"
 
 
 def read_json(response: requests.Response) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the runners of one run reported: parsed from the reporter's lines, joined by file below the repository.
+"""The report of one run's test runners: parsed from the reporter's lines, joined by file below the repository.
 
 Invariant: a test has passed only by its own outcome in a session that ended, was started by the test script itself, and
 not by another test. Of several outcomes of one test the worst counts.

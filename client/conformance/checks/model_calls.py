@@ -30,8 +30,8 @@ def key_hidden(server: Server) -> None:
     key = server.body()["session_id"]
     session = server.start(held=True, session_id=key, api_key=key)
     for view in (server.get_state(session), server.cancel_and_wait(session)):
-        told = [name for name, value in view.items() if key in str(value)]
-        expect(not told, f"it is in {', '.join(told)}")
+        shown = [name for name, value in view.items() if key in str(value)]
+        expect(not shown, f"it is in {', '.join(shown)}")
 
 
 def group(server: Server) -> None:

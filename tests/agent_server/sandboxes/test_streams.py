@@ -32,7 +32,7 @@ def start(request, tmp_path, demo_image):
 
     yield start
     for sandbox in started:
-        sandbox.run_clean(f"rm -f {STARTUP} /tmp/swe_*", cwd="/", timeout_s=10)
+        sandbox.run_clean(f"rm -rf {STARTUP} /tmp/swe_*", cwd="/", timeout_s=10)
         sandbox.close()
 
 
